@@ -1,0 +1,1 @@
+"""Why a format pays or not, and what comes for free."""

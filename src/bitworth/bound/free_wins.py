@@ -1,0 +1,87 @@
+"""Free wins: what makes the baseline faster without changing its result.
+
+A speed-up over a slow baseline is a false claim, so these join the baseline first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bitworth.engines.base import Arrays, EngineOptions
+from bitworth.measurement.plans import build_plan, load_plan, runner
+from bitworth.measurement.workers import Worker
+
+#: Largest relative L2 change of an output that still counts as the same result.
+SAME_RESULT = 1e-5
+
+
+@dataclass(frozen=True)
+class FreeWin:
+    """A change that should be free.
+
+    Attributes:
+        name: what it does.
+        applied: whether it joined the baseline.
+        rel_l2: largest relative L2 change of an output on the sample; None if not finite.
+        text: one sentence with its numbers.
+    """
+
+    name: str
+    applied: bool
+    rel_l2: float | None
+    text: str
+
+
+def denormal_win(
+    worker: Worker, count: int, given: Path, flushed: Path, sample: Arrays
+) -> FreeWin:
+    """Whether setting denormal weights to zero leaves the result as it is.
+
+    CPUs multiply denormal numbers in microcode, many times slower than others. Both models run
+    unoptimized on ``sample``.
+
+    Raises:
+        WorkerFailed: one of the two does not run.
+    """
+    change = _largest_change(
+        run_unoptimized(worker, given, sample), run_unoptimized(worker, flushed, sample)
+    )
+    applied = change is not None and change <= SAME_RESULT
+    told = "not finite" if change is None else f"{change:.2g}"
+    outcome = (
+        "set to zero in the baseline and in every variant"
+        if applied
+        else f"left as they are: that would change the result by more than {SAME_RESULT:g}"
+    )
+    text = f"{count} denormal weights, {outcome} (relative change of the outputs {told})"
+    return FreeWin("denormal weights set to zero", applied, change, text)
+
+
+def run_unoptimized(worker: Worker, model: Path, sample: Arrays) -> Arrays:
+    """Outputs of ``model`` in onnxruntime with optimization off.
+
+    Raises:
+        WorkerFailed: it does not run.
+    """
+    options = EngineOptions(threads=1, optimization="none")
+    plan = model.with_suffix(".plan")
+    build_plan(worker, "onnxruntime", model, model.stem, "fp32", options, plan)
+    load_plan(worker, "onnxruntime", plan, "fp32", options)
+    outputs = runner(worker)(sample)
+    plan.unlink()
+    return outputs
+
+
+def _largest_change(before: Arrays, after: Arrays) -> float | None:
+    worst = 0.0
+    for name, value in before.items():
+        was = np.asarray(value, dtype=np.float64)
+        difference = np.asarray(after[name], dtype=np.float64) - was
+        norm, error = float(np.linalg.norm(was)), float(np.linalg.norm(difference))
+        if not np.isfinite(norm + error):
+            return None
+        worst = max(worst, error / norm if norm else error)
+    return worst

@@ -1,0 +1,105 @@
+"""Calibration: one pass over the data for the ranges of all values of all variants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from bitworth.calibration.statistics import RangeAccumulator, RangeStatistics
+from bitworth.calibration.taps import RunError, Taps
+from bitworth.errors import UserError
+from bitworth.subject.onnx_model import input_specs
+from bitworth.subject.samples import Sample, check_sample
+
+BYTE_BUDGET = 256 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What one pass over the calibration data found.
+
+    Attributes:
+        statistics: by name of the value, in the order asked for.
+        samples: samples that were run; every one of them is in every statistic.
+        tensor_batches: runs that the largest sample took to keep within the byte budget.
+        peak_run_bytes: most bytes of observed values that one run held.
+    """
+
+    statistics: Mapping[str, RangeStatistics]
+    samples: int
+    tensor_batches: int
+    peak_run_bytes: int
+
+    @property
+    def nonfinite(self) -> Mapping[str, int]:
+        """Values in which NaN or infinities were seen, with how many: a warning to pass on."""
+        return {n: s.nonfinite for n, s in self.statistics.items() if s.nonfinite}
+
+
+def observe(
+    model: ir.Model,
+    values: Sequence[str],
+    samples: Iterable[Mapping[str, NDArray[np.generic]]],
+    *,
+    threads: int,
+    byte_budget: int = BYTE_BUDGET,
+    progress: Callable[[int], None] | None = None,
+) -> Calibration:
+    """Run every sample once and return the range statistics of ``values``.
+
+    Memory is that of the model, of one run's values (``byte_budget``, or the largest single value)
+    and 100 KB a value, whatever the number of samples, which are taken one by one. A sample whose
+    values exceed the budget is run several times, each time with part of the values as outputs.
+    Non-finite activations are counted in the statistics and enter no range. The model is read, not
+    changed.
+
+    Args:
+        model: the prepared graph.
+        values: names of main-graph values: node outputs or graph inputs; each counts once.
+        samples: each maps every graph input to an array of the input's dtype and rank. Shapes may
+            differ between samples where the graph's dimensions are free.
+        threads: threads of one run.
+        byte_budget: bytes of observed values that one run may hold.
+        progress: called with the number of samples done, after each.
+
+    Raises:
+        UserError: there is no sample, or one does not fit the graph's inputs or cannot be run.
+        ValueError: a value is not in the main graph.
+    """
+    specs = input_specs(model)
+    inputs = {spec.name for spec in specs}
+    collected = {name: RangeAccumulator() for name in values}
+    inside = [name for name in collected if name not in inputs]
+    taps = Taps(model, inside, byte_budget=byte_budget, threads=threads)
+
+    def take(name: str, array: NDArray[np.generic]) -> None:
+        collected[name].add(array)
+
+    done = batches = 0
+    for sample in samples:
+        check_sample(Sample(sample), specs, f"calibration sample {done}")
+        for name in inputs & collected.keys():
+            collected[name].add(sample[name])
+        try:
+            taps.read(sample, take)
+        except RunError as error:
+            raise UserError(
+                f"calibration sample {done}: the model does not run on it ({error}); "
+                "check its shape and values"
+            ) from error
+        done += 1
+        batches = max(batches, taps.batches)
+        if progress is not None:
+            progress(done)
+    if not done:
+        raise UserError("the calibration data holds no sample; give at least one")
+    return Calibration(
+        statistics={name: accumulator.finish() for name, accumulator in collected.items()},
+        samples=done,
+        tensor_batches=batches,
+        peak_run_bytes=taps.peak_bytes,
+    )

@@ -1,0 +1,60 @@
+"""``bitworth``: all commands, and what the user sees when something is wrong."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+from bitworth.cli import compare, doctor, export, show, study
+from bitworth.errors import UserError
+
+app = typer.Typer(
+    name="bitworth",
+    help=(
+        "Is a narrower number format worth it for this model, on this engine, on this device? "
+        "Bitworth builds the variants, measures them, and answers with a record that anyone can "
+        "rerun."
+    ),
+    epilog="Begin with: bitworth doctor, then bitworth study MODEL.onnx --random-inputs",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command(name="study")(study.study)
+app.command(name="compare")(compare.compare)
+app.command(name="show")(show.show)
+app.command(name="export")(export.export)
+app.command(name="doctor")(doctor.doctor)
+
+
+@app.callback()
+def _common() -> None:
+    """Bitworth."""
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except UserError as error:
+        sys.exit(_tell(str(error)))
+    except click.exceptions.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        sys.exit(_tell("interrupted", 130))
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _tell(message: str, code: int = 2) -> int:
+    sys.stderr.write("bitworth: " + " ".join(message.split()) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Engines: what builds a lowered model into a plan and runs it."""

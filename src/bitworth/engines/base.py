@@ -1,0 +1,161 @@
+"""Protocols that every engine fulfils, and the plain data that crosses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = Mapping[str, NDArray[np.generic]]
+SupportState = Literal["native", "emulated", "absent"]
+
+
+class EngineError(Exception):
+    """An engine refused to build, load or run; the message is the engine's own, in one line."""
+
+
+@dataclass(frozen=True)
+class FormatSupport:
+    """Whether an engine computes in a format on this device, and why if not natively."""
+
+    state: SupportState
+    reason: str
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What an engine is on this machine.
+
+    Attributes:
+        name: the engine's name in study files.
+        version: the version that the installed library reports.
+        device: the device it runs on, in the engine's or the system's words.
+        formats: support by format name.
+        details: further facts worth recording (instruction sets, providers).
+    """
+
+    name: str
+    version: str
+    device: str
+    formats: Mapping[str, FormatSupport]
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Options that hold for build, load, timing and quality alike.
+
+    Attributes:
+        threads: threads inside one operation; at least 1.
+        optimization: graph optimization of the build: ``all`` or ``none``.
+        extra: options that only one engine knows, by name.
+    """
+
+    threads: int
+    optimization: Literal["all", "none"] = "all"
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LoweredModel:
+    """A lowered model as a file.
+
+    Attributes:
+        path: the ONNX file.
+        label: the variant's name, for messages.
+        precision: the precision that the engine is told to compute unquantized operations in:
+            ``fp32`` or ``bf16``.
+    """
+
+    path: Path
+    label: str
+    precision: str = "fp32"
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """Time of one layer of a plan in one profiled call.
+
+    Attributes:
+        name: the layer's name in the plan.
+        op: operator type in the engine's words.
+        kernel: kernel or provider that ran it, in the engine's words.
+        precision: element type it ran in, in the engine's words; empty if not told.
+        time_ns: mean time of one call, in ns.
+        origins: names of the graph's nodes or values that the layer came from, where known.
+    """
+
+    name: str
+    op: str
+    kernel: str
+    precision: str
+    time_ns: float
+    origins: tuple[str, ...] = ()
+
+
+class Runner(Protocol):
+    """A loaded plan that runs."""
+
+    def bind(self, inputs: Arrays) -> None:
+        """Make ``inputs`` what every following call runs on (resident on the device)."""
+
+    def run(self) -> None:
+        """Run once and wait for the result."""
+
+    def outputs(self) -> dict[str, NDArray[np.generic]]:
+        """Outputs of the last run by name, copied to the host."""
+
+    def time_block(self, iterations: int) -> list[int]:
+        """Run ``iterations`` times; the wall time of each run in ns."""
+
+    def profile(self, calls: int) -> Sequence[LayerTime]:
+        """Mean time of each layer over ``calls`` runs, from the engine's own profiler."""
+
+    def precision(self) -> str:
+        """Base precision read back from the loaded plan: ``fp32`` or ``bf16``."""
+
+
+class Plan(Protocol):
+    """A built artifact."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the plan as saved."""
+
+    def save(self, path: Path) -> None:
+        """Write the plan to ``path`` (through a temporary name)."""
+
+    def load(self) -> Runner:
+        """Load the plan's bytes into a runner, without building again."""
+
+    def layers(self) -> tuple[str, ...]:
+        """Operator types of the plan's executed layers, in order."""
+
+
+class Engine(Protocol):
+    """What builds and runs."""
+
+    name: str
+
+    def probe(self) -> EngineInfo:
+        """Version, device and formats of this engine on this machine."""
+
+    def build(self, lowered: LoweredModel, options: EngineOptions) -> Plan:
+        """Build a plan.
+
+        Raises:
+            EngineError: the engine refused, with its own message.
+        """
+
+    def open(self, path: Path, precision: str, options: EngineOptions) -> Plan:
+        """The plan saved at ``path``, to be loaded with the options it was built with."""
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """The first informative text of an engine's exception, on one line of at most ``limit``."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,45 @@
+"""Facts about the CPU that decide which formats compute natively."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+
+#: Instruction sets that matter to 8- and 16-bit inference, by the kernel's flag names.
+ISA_FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+
+
+@cache
+def cpu_model() -> str:
+    """The CPU's name as the system tells it."""
+    for line in _cpuinfo().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+@cache
+def isa() -> tuple[str, ...]:
+    """The instruction sets of ``ISA_FLAGS`` that this CPU has."""
+    for line in _cpuinfo().splitlines():
+        if line.startswith("flags"):
+            flags = set(line.partition(":")[2].split())
+            return tuple(f for f in ISA_FLAGS if f in flags)
+    return ()
+
+
+def has_int8_dot() -> bool:
+    """Whether 8-bit products are summed in 32 bits by one instruction.
+
+    Without it (AVX2, AVX-512 before VNNI) the u8 x s8 product goes through ``vpmaddubsw``, whose
+    16-bit sums saturate (Intel SDM, PMADDUBSW).
+    """
+    return any(f in isa() for f in ("avx_vnni", "avx512_vnni", "amx_int8"))
+
+
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,243 @@
+"""ONNX Runtime on the CPU execution provider.
+
+A plan is the optimized model file that the session writes, loaded with optimization off: the
+outputs are bit-equal and every worker runs the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitworth.engines.base import (
+    Arrays,
+    EngineError,
+    EngineInfo,
+    EngineOptions,
+    FormatSupport,
+    LayerTime,
+    LoweredModel,
+    Plan,
+    Runner,
+    one_line,
+)
+from bitworth.engines.cpu import cpu_model, has_int8_dot, isa
+from bitworth.engines.plan_file import plan_bytes, publish
+
+#: Above this size the optimized model cannot be one protobuf, and its weights lie beside it.
+INLINE_LIMIT_BYTES = 1_500_000_000
+
+
+class OrtRunner:
+    """An onnxruntime session over a plan, with its inputs and outputs bound."""
+
+    def __init__(self, session: Any, plan: OrtPlan) -> None:
+        self._session = session
+        self._plan = plan
+        self._binding = session.io_binding()
+        self._names = [o.name for o in session.get_outputs()]
+
+    def bind(self, inputs: Arrays) -> None:
+        """Bind ``inputs`` and let the session allocate the outputs once a run."""
+        self._binding = self._session.io_binding()
+        self._inputs = {k: np.ascontiguousarray(v) for k, v in inputs.items()}
+        for name, value in self._inputs.items():
+            self._binding.bind_cpu_input(name, value)
+        for name in self._names:
+            self._binding.bind_output(name, "cpu")
+
+    def run(self) -> None:
+        """Run once."""
+        self._session.run_with_iobinding(self._binding)
+
+    def outputs(self) -> dict[str, NDArray[np.generic]]:
+        """Outputs of the last run by name."""
+        return dict(zip(self._names, self._binding.copy_outputs_to_cpu(), strict=True))
+
+    def time_block(self, iterations: int) -> list[int]:
+        """Wall time of each of ``iterations`` runs in ns."""
+        run, binding = self._session.run_with_iobinding, self._binding
+        samples = []
+        for _ in range(iterations):
+            start = perf_counter_ns()
+            run(binding)
+            samples.append(perf_counter_ns() - start)
+        return samples
+
+    def profile(self, calls: int) -> Sequence[LayerTime]:
+        """Mean time of each node over ``calls`` runs, from onnxruntime's profiling events."""
+        with tempfile.TemporaryDirectory() as folder:
+            session = self._plan.session(profile_prefix=str(Path(folder) / "profile"))
+            for _ in range(calls + 1):
+                session.run(None, self._inputs)
+            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        return layer_times(events, calls)
+
+    def precision(self) -> str:
+        """The CPU provider computes a float graph in the graph's own type."""
+        return "fp32"
+
+
+def layer_times(events: Sequence[dict[str, Any]], calls: int) -> list[LayerTime]:
+    """Mean layer times from profiling events, the first (cold) call left out.
+
+    Args:
+        events: parsed JSON of onnxruntime's profile.
+        calls: profiled calls after the first.
+    """
+    suffix = "_kernel_time"
+    durations: dict[tuple[str, str], list[float]] = defaultdict(list)
+    types: dict[tuple[str, str], str] = {}
+    for event in events:
+        if event.get("cat") != "Node" or not event["name"].endswith(suffix):
+            continue
+        key = (event["name"].removesuffix(suffix), event["args"]["op_name"])
+        durations[key].append(float(event["dur"]))
+        shapes = event["args"].get("output_type_shape") or [{}]
+        types[key] = next(iter(shapes[0]), "")
+    return [
+        LayerTime(
+            name=name,
+            op=op,
+            kernel=op,
+            precision=types[name, op],
+            # Events carry microseconds; a node that runs once a call has calls + 1 of them.
+            time_ns=sum(values[len(values) // (calls + 1) :]) / calls * 1e3,
+            origins=(name.removesuffix("_nchwc"),),
+        )
+        for (name, op), values in durations.items()
+    ]
+
+
+class OrtPlan:
+    """An optimized model file."""
+
+    def __init__(self, path: Path, options: EngineOptions, keep: Any = None) -> None:
+        self._path = path
+        self._options = options
+        self._keep = keep  # holds the temporary folder of a plan that is not saved yet
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the model file and its weights."""
+        return plan_bytes(self._path)
+
+    def save(self, path: Path) -> None:
+        """Move a copy of the plan to ``path``."""
+        publish(self._path, path)
+
+    def session(self, profile_prefix: str | None = None) -> Any:
+        """A session over the plan's bytes, with optimization off."""
+        import onnxruntime as ort
+
+        options = _session_options(self._options)
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if profile_prefix is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = profile_prefix
+        return _session(self._path, options)
+
+    def load(self) -> Runner:
+        """Load the saved bytes."""
+        return OrtRunner(self.session(), self)
+
+    def layers(self) -> tuple[str, ...]:
+        """Operator types of the plan's nodes."""
+        import onnx
+
+        model = onnx.load(self._path, load_external_data=False)
+        return tuple(n.op_type for n in model.graph.node)
+
+
+class OnnxRuntime:
+    """ONNX Runtime, CPU execution provider."""
+
+    name = "onnxruntime"
+
+    def probe(self) -> EngineInfo:
+        """Version, CPU and formats."""
+        import onnxruntime as ort
+
+        dot = "8-bit dot product" if has_int8_dot() else "no 8-bit dot product: 16-bit sums"
+        return EngineInfo(
+            name=self.name,
+            version=ort.__version__,
+            device=cpu_model(),
+            formats={
+                "fp32": FormatSupport("native", ""),
+                "bf16": FormatSupport("absent", "the CPU provider has no bf16 precision hint"),
+                "int8": FormatSupport("native", dot),
+                "fp8_e4m3": FormatSupport(
+                    "emulated", "the CPU provider has no FP8 kernels; quality only"
+                ),
+            },
+            details={"isa": " ".join(isa()), "provider": "CPUExecutionProvider"},
+        )
+
+    def build(self, lowered: LoweredModel, options: EngineOptions) -> Plan:
+        """Optimize the model for this machine and write it.
+
+        Raises:
+            EngineError: the session could not be created.
+        """
+        import onnxruntime as ort
+
+        folder = tempfile.TemporaryDirectory(prefix="bitworth-plan-")
+        path = Path(folder.name) / "plan.onnx"
+        session = _session_options(options)
+        session.optimized_model_filepath = str(path)
+        if _stored_bytes(lowered.path) > INLINE_LIMIT_BYTES:
+            session.add_session_config_entry(
+                "session.optimized_model_external_initializers_file_name", "plan.onnx.data"
+            )
+        session.graph_optimization_level = (
+            ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+            if options.optimization == "all"
+            else ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        )
+        _session(lowered.path, session)
+        return OrtPlan(path, options, keep=folder)
+
+    def open(self, path: Path, precision: str, options: EngineOptions) -> Plan:
+        """The plan saved at ``path``."""
+        del precision  # an ONNX graph carries its own element types
+        return OrtPlan(path, options)
+
+
+def _session_options(options: EngineOptions) -> Any:
+    import onnxruntime as ort
+
+    session = ort.SessionOptions()
+    session.intra_op_num_threads = options.threads
+    session.inter_op_num_threads = 1
+    session.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    # Warnings (a layout that suits only this machine) are facts of every plan, not news.
+    session.log_severity_level = 3
+    for key, value in options.extra.items():
+        session.add_session_config_entry(key, value)
+    return session
+
+
+def _session(path: Path, options: Any) -> Any:
+    import onnxruntime as ort
+
+    try:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises many unrelated classes for a refused model
+        raise EngineError(f"onnxruntime: {one_line(error)}") from error
+
+
+def _stored_bytes(path: Path) -> int:
+    data = path.with_name(path.name + ".data")
+    return path.stat().st_size + (data.stat().st_size if data.exists() else 0)
+
+
+ENGINE = OnnxRuntime()

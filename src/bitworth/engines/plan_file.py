@@ -1,0 +1,44 @@
+"""A plan on disk: one file, and its weights beside it where one file cannot hold them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+DATA_SUFFIX = ".data"
+
+
+def plan_files(path: Path) -> tuple[Path, ...]:
+    """The plan's files that exist: ``path`` and, if present, ``plan.onnx.data`` beside it."""
+    data = path.with_name("plan.onnx" + DATA_SUFFIX)
+    return (path, data) if data.exists() else (path,)
+
+
+def plan_bytes(path: Path) -> int:
+    """Bytes of all files of the plan."""
+    return sum(f.stat().st_size for f in plan_files(path))
+
+
+def plan_sha256(path: Path) -> str:
+    """SHA-256 over the bytes of the plan's files, in order."""
+    digest = hashlib.sha256()
+    for file in plan_files(path):
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def publish(source: Path, target: Path) -> None:
+    """Copy a plan's files to ``target``'s folder, each under a temporary name first.
+
+    The weights come before the file that names them, so that a plan that exists is whole.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for file in reversed(plan_files(source)):
+        final = target if file == source else target.with_name(file.name)
+        part = final.with_name(final.name + ".part")
+        shutil.copyfile(file, part)
+        os.replace(part, final)

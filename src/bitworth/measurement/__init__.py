@@ -1,0 +1,1 @@
+"""Measuring plans: worker processes, timing sessions, quality, profiles and the device lock."""

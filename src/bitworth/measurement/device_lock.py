@@ -1,0 +1,61 @@
+"""One timing run at a time on a device, across processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bitworth.errors import UserError
+
+
+@contextmanager
+def device_lock(device: str) -> Iterator[None]:
+    """Hold the lock of ``device`` while timing.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    what = f"{device}: another timing run is on this device and the two would disturb each other"
+    with hold(lock_path(device), what):
+        yield
+
+
+def lock_path(device: str) -> Path:
+    """The lock file of a device: one for all users of the machine."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", device).strip("-")
+    return Path(tempfile.gettempdir()) / f"bitworth-{name}.lock"
+
+
+@contextmanager
+def hold(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file ``path``; the kernel drops it when the holder dies.
+
+    Args:
+        path: the file, created if need be; it stays.
+        what: what is wrong when another process holds it.
+
+    Raises:
+        UserError: another process holds it, or it cannot be created.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be opened ({error.strerror}); make it writable or remove it"
+        ) from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise UserError(f"{what} (process {holder}); wait for it to end") from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)

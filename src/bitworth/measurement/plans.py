@@ -1,0 +1,70 @@
+"""Commands to a worker that build, load and run plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bitworth.engines.base import Arrays, EngineOptions
+from bitworth.measurement.quality import Run
+from bitworth.measurement.workers import Worker
+
+#: Longest wait for one answer; an engine that takes longer hangs.
+TIMEOUT_S = 1800.0
+
+
+def build_plan(
+    worker: Worker,
+    engine: str,
+    model: Path,
+    label: str,
+    precision: str,
+    options: EngineOptions,
+    out: Path,
+) -> dict[str, Any]:
+    """Build ``model`` into the plan ``out``: size_bytes, sha256, layers and build_ns.
+
+    Raises:
+        WorkerFailed: the engine refused, crashed or hung.
+    """
+    return worker.ask(
+        "build",
+        timeout_s=TIMEOUT_S,
+        engine=engine,
+        model=str(model),
+        label=label,
+        precision=precision,
+        options=_tree(options),
+        out=str(out),
+    )[0]
+
+
+def load_plan(
+    worker: Worker, engine: str, plan: Path, precision: str, options: EngineOptions
+) -> dict[str, Any]:
+    """Load a saved plan: load_ns, resident_before_bytes and the precision read back.
+
+    Raises:
+        WorkerFailed: the engine refused, crashed or hung.
+    """
+    return worker.ask(
+        "load",
+        timeout_s=TIMEOUT_S,
+        engine=engine,
+        plan=str(plan),
+        precision=precision,
+        options=_tree(options),
+    )[0]
+
+
+def runner(worker: Worker) -> Run:
+    """One inference of the worker's loaded plan as a function."""
+
+    def run(inputs: Arrays) -> Arrays:
+        return worker.ask("run", inputs, timeout_s=TIMEOUT_S)[1]
+
+    return run
+
+
+def _tree(options: EngineOptions) -> dict[str, Any]:
+    return {**vars(options), "extra": dict(options.extra)}

@@ -1,0 +1,175 @@
+"""Quality of a variant over all held-out samples, against the reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitworth.engines.base import Arrays
+from bitworth.errors import UserError
+from bitworth.measurement.array_store import ArrayStore
+
+#: Elements of one chunk: 256 KB in float64.
+_CHUNK = 32768
+Value = float | tuple[float, float]
+Score = Callable[[Arrays, object], Mapping[str, Value]]
+Run = Callable[[Arrays], Mapping[str, NDArray[np.generic]]]
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """A task metric that a study declares.
+
+    Attributes:
+        kind: ``binary`` (0 or 1 a sample), ``mean`` (a number a sample), ``ratio`` (the sum of
+            numerators over the sum of denominators).
+        better: which way is better.
+    """
+
+    kind: Literal["binary", "mean", "ratio"]
+    better: Literal["higher", "lower"]
+
+
+@dataclass
+class OutputSums:
+    """Sums from which the errors of one output follow; float64 throughout."""
+
+    difference: float = 0.0
+    reference: float = 0.0
+    output: float = 0.0
+    max_abs: float = 0.0
+    non_finite: int = 0
+
+    def add(self, reference: NDArray[np.generic], output: NDArray[np.generic]) -> None:
+        """Add one sample's output; both arrays have one shape.
+
+        Outputs can be millions of numbers and samples hundreds, so this goes chunk by chunk: a
+        chunk stays in the cache, whole arrays would be read from memory once an operation.
+        """
+        want, got = reference.reshape(-1), output.reshape(-1)
+        for start in range(0, got.size, _CHUNK):
+            self._add_chunk(want[start : start + _CHUNK], got[start : start + _CHUNK])
+
+    def _add_chunk(self, want: NDArray[np.generic], got: NDArray[np.generic]) -> None:
+        exact = want.astype(np.float64)
+        difference = got.astype(np.float64)
+        output = _squared_norm(difference)
+        difference -= exact
+        squared = _squared_norm(difference)
+        if not math.isfinite(squared):  # one non-finite element makes the sum non-finite
+            self.non_finite += got.size - int(np.count_nonzero(np.isfinite(difference)))
+            return
+        self.difference += squared
+        self.output += output
+        self.reference += _squared_norm(exact)
+        self.max_abs = max(self.max_abs, float(difference.max()), -float(difference.min()))
+
+    @property
+    def rel_l2(self) -> float | None:
+        """Norm of the difference over the norm of the reference; None with non-finite outputs."""
+        if self.non_finite:
+            return None
+        if self.reference == 0:
+            return 0.0 if self.difference == 0 else None
+        return math.sqrt(self.difference / self.reference)
+
+    @property
+    def cosine(self) -> float | None:
+        """Cosine over all elements; None with non-finite outputs or a zero norm."""
+        norms = math.sqrt(self.reference * self.output)
+        # |a - b|^2 = |a|^2 + |b|^2 - 2 ab
+        product = (self.reference + self.output - self.difference) / 2
+        return None if self.non_finite or norms == 0 else min(1.0, product / norms)
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """Signal to quantization noise in dB; None for an exact or a non-finite output."""
+        if self.non_finite or self.difference == 0 or self.reference == 0:
+            return None
+        return 10 * math.log10(self.reference / self.difference)
+
+
+@dataclass
+class Quality:
+    """What ``evaluate`` found: sums by output and values by metric, in the samples' order."""
+
+    n: int = 0
+    outputs: dict[str, OutputSums] = field(default_factory=dict)
+    metrics: dict[str, list[Value | None]] = field(default_factory=dict)
+
+    @property
+    def rel_l2(self) -> float | None:
+        """The largest relative L2 error over the outputs; None if one is not finite."""
+        errors = [sums.rel_l2 for sums in self.outputs.values()]
+        known = [e for e in errors if e is not None]
+        return max(known) if known and len(known) == len(errors) else None
+
+
+def evaluate(
+    run: Run,
+    samples: Iterable[tuple[Arrays, object]],
+    reference: ArrayStore,
+    metrics: Mapping[str, MetricSpec],
+    score: Score | None,
+    progress: Callable[[int], None],
+) -> Quality:
+    """Run every sample and compare it with the reference.
+
+    Args:
+        run: one inference; may raise ``WorkerFailed``, which passes through.
+        samples: inputs and target of each held-out sample, in the reference's order.
+        reference: outputs of the same samples.
+        metrics: the declared metrics.
+        score: values of the metrics that apply to one sample, from its outputs and target.
+        progress: told the samples done.
+
+    Raises:
+        UserError: the metric raised or returned something that it did not declare.
+    """
+    quality = Quality(metrics={name: [] for name in metrics})
+    for index, (inputs, target) in enumerate(samples):
+        outputs = run(inputs)
+        for name, want in reference[index].items():
+            if np.issubdtype(want.dtype, np.number) or want.dtype == np.bool_:
+                quality.outputs.setdefault(name, OutputSums()).add(want, outputs[name])
+        if score is not None:
+            values = _scored(score, outputs, target, index, metrics)
+            for name, column in quality.metrics.items():
+                column.append(values.get(name))
+        quality.n += 1
+        progress(quality.n)
+    return quality
+
+
+def _scored(
+    score: Score, outputs: Arrays, target: object, index: int, metrics: Mapping[str, MetricSpec]
+) -> Mapping[str, Value]:
+    try:
+        values = score(outputs, target)
+    except Exception as error:  # the metric is the user's code: whatever it raises is told
+        raise UserError(
+            f"quality.metric: sample {index}: {type(error).__name__}: {error}; mend the metric"
+        ) from error
+    for name, value in values.items():
+        if name not in metrics:
+            raise UserError(
+                f"quality.metric: sample {index}: '{name}' is not declared in METRICS; add it"
+            )
+        pair = isinstance(value, tuple)
+        if pair != (metrics[name].kind == "ratio") or not np.all(np.isfinite(value)):
+            raise UserError(
+                f"quality.metric: sample {index}: '{name}' is {value!r}; a {metrics[name].kind} "
+                f"metric returns {'a pair' if metrics[name].kind == 'ratio' else 'one number'}, "
+                "finite"
+            )
+    return values
+
+
+def _squared_norm(values: NDArray[np.float64]) -> float:
+    # Not through BLAS: its threads would contend with the worker's, for no gain at one pass.
+    return float(np.einsum("i,i->", values, values))

@@ -1,0 +1,172 @@
+"""The worker process: one engine, one plan, commands from the controller.
+
+Run as ``python -m bitworth.measurement.worker FD PARENT_PID``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bitworth.engines.base import Engine, EngineError, EngineOptions, LoweredModel, Runner, one_line
+from bitworth.engines.plan_file import plan_sha256
+from bitworth.engines.registry import engine_named
+from bitworth.measurement.wire import receive, send
+
+Reply = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+_PR_SET_PDEATHSIG = 1
+
+
+class Session:
+    """What a worker holds between commands."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._runner: Runner | None = None
+
+    def handle(self, request: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Reply:
+        """Answer one command.
+
+        Raises:
+            EngineError: the engine refused.
+        """
+        match request.pop("op"):
+            case "probe":
+                return self._probe(request["engine"]), {}
+            case "build":
+                return self._build(**request), {}
+            case "load":
+                return self._load(**request), {}
+            case "bind":
+                self._ready.bind(arrays)
+                return {}, {}
+            case "run":
+                if arrays:
+                    self._ready.bind(arrays)
+                self._ready.run()
+                return {}, self._ready.outputs()
+            case "block":
+                return self._block(**request), {}
+            case "profile":
+                layers = self._ready.profile(request["calls"])
+                return {"layers": [vars(layer) for layer in layers]}, {}
+            case unknown:
+                raise EngineError(f"unknown command {unknown}")
+
+    @property
+    def _ready(self) -> Runner:
+        if self._runner is None:
+            raise EngineError("no plan is loaded")
+        return self._runner
+
+    def _find(self, name: str) -> Engine:
+        if self._engine is None:
+            try:
+                self._engine = engine_named(name)
+                self._engine.probe()
+            except ImportError as error:
+                raise EngineError(f"{name} is not installed: {one_line(error)}") from error
+        return self._engine
+
+    def _probe(self, name: str) -> dict[str, Any]:
+        info = self._find(name).probe()
+        formats = {k: {"state": v.state, "reason": v.reason} for k, v in info.formats.items()}
+        return {
+            "name": info.name,
+            "version": info.version,
+            "device": info.device,
+            "formats": formats,
+            "details": dict(info.details),
+        }
+
+    def _build(
+        self,
+        engine: str,
+        model: str,
+        label: str,
+        precision: str,
+        options: dict[str, Any],
+        out: str,
+    ) -> dict[str, Any]:
+        lowered = LoweredModel(Path(model), label, precision)
+        found = self._find(engine)
+        start = perf_counter_ns()
+        plan = found.build(lowered, EngineOptions(**options))
+        elapsed = perf_counter_ns() - start
+        plan.save(Path(out))
+        return {
+            "size_bytes": plan.size_bytes,
+            "sha256": plan_sha256(Path(out)),
+            "layers": list(plan.layers()),
+            "build_ns": elapsed,
+        }
+
+    def _load(
+        self, engine: str, plan: str, precision: str, options: dict[str, Any]
+    ) -> dict[str, Any]:
+        found = self._find(engine)
+        before = _resident_bytes()
+        start = perf_counter_ns()
+        self._runner = found.open(Path(plan), precision, EngineOptions(**options)).load()
+        return {
+            "load_ns": perf_counter_ns() - start,
+            "resident_before_bytes": before,
+            "precision": self._runner.precision(),
+        }
+
+    def _block(self, lead_in: int, iterations: int) -> dict[str, Any]:
+        if lead_in:
+            self._ready.time_block(lead_in)
+        return {"samples": self._ready.time_block(iterations)}
+
+
+def serve(link: Connection) -> None:
+    """Answer commands until the controller closes the connection."""
+    session = Session()
+    while True:
+        try:
+            request, arrays = receive(link)
+        except (EOFError, OSError):
+            return
+        try:
+            header, answer = session.handle(request, arrays)
+            header = {"ok": True, **header}
+        except EngineError as error:
+            header, answer = {"ok": False, "kind": "refused", "error": str(error)}, {}
+        except Exception as error:  # whatever an engine raises is that variant's result
+            text = f"{type(error).__name__}: {one_line(error)}"
+            header, answer = {"ok": False, "kind": "raised", "error": text}, {}
+        try:
+            send(link, header, {k: np.asarray(v) for k, v in answer.items()})
+        except OSError:
+            return
+
+
+def _resident_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when the controller dies, even while it is stopped."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # the controller died before the request was in place
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    _die_with(int(sys.argv[2]))
+    serve(Connection(int(sys.argv[1])))

@@ -1,0 +1,55 @@
+"""One quantizable operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Site:
+    """One quantizable operation with its weight.
+
+    Attributes:
+        id: stable identity: the initializer's name; ``#2``, ``#3`` for later consumers of the same
+            initializer in topological order.
+        node: name of the operation's node in the prepared graph (unique there).
+        op_type: ONNX operator: Conv, ConvTranspose, Gemm, MatMul.
+        weight: name of the weight initializer in the prepared graph.
+        weight_shape: shape of the weight as stored.
+        weight_axis: axis of the weight that holds the output channels.
+        weight_input: index of the weight among the node's inputs (1, or 0 for ``W @ x``).
+        activation: name of the value that is the activation input.
+        output: name of the value that the operation writes.
+        groups: groups of a convolution, else 1.
+        dtype: element type of the weight, lower case: ``float32``, ``float16``.
+    """
+
+    id: str
+    node: str
+    op_type: str
+    weight: str
+    weight_shape: tuple[int, ...]
+    weight_axis: int
+    weight_input: int
+    activation: str
+    output: str
+    groups: int = 1
+    dtype: str = "float32"
+
+    @property
+    def in_channels(self) -> int:
+        """Input channels of one group, from the weight's shape."""
+        if self.op_type == "ConvTranspose":
+            return self.weight_shape[0] // self.groups
+        if self.op_type == "Conv":
+            return self.weight_shape[1]
+        if len(self.weight_shape) == 2:
+            return self.weight_shape[1 - self.weight_axis]
+        return self.weight_shape[-1 if self.weight_input == 0 else -2]
+
+    @property
+    def out_channels(self) -> int:
+        """Output channels over all groups, from the weight's shape."""
+        if self.op_type == "ConvTranspose":
+            return self.weight_shape[1] * self.groups
+        return self.weight_shape[self.weight_axis]

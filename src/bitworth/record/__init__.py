@@ -1,0 +1,1 @@
+"""Records: immutable facts, what is derived from them, and how both are shown."""

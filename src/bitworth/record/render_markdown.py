@@ -1,0 +1,91 @@
+"""A record as the README of its study, every value with its address behind it."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+from bitworth.record.address import written
+from bitworth.record.cells import Cell, Span, Table
+from bitworth.record.schema import Record
+from bitworth.record.sections import Section, answer, sections, title
+
+
+def render_markdown(record: Record, svg_name: str) -> str:
+    """The README of a study; ``svg_name`` is the picture's file beside it."""
+    alt = "Speed-up against loss, with intervals, of every variant that was timed"
+    parts = [
+        f"# {_cell(title(record))}",
+        _cell(answer(record)),
+        f"![{alt}]({quote(svg_name)})",
+        *(_section(section) for section in sections(record)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def escape(text: str) -> str:
+    """``text`` such that GitHub shows it as it is, in a table too."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*\[\]|~$#])", r"\\\1", text)
+    # Within a word an underscore is no mark-up, and names are full of them.
+    text = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)
+    return re.sub(r"^([-+])(?=\s)", r"\\\1", text)
+
+
+def address_comment(address: str) -> str:
+    """The comment that stands right behind a value."""
+    return f"<!-- bw:{written(address)} -->"
+
+
+def _section(section: Section) -> str:
+    parts = [f"## {section.title}"]
+    if section.lines:
+        parts.append(_items(section.lines))
+    parts += [_table(table) for table in section.tables]
+    parts += [_folded(table) for table in section.folded]
+    if section.code is not None:
+        parts.append(_code(section.code))
+    return "\n\n".join(parts) if len(parts) > 1 else f"{parts[0]}\n\nNone."
+
+
+def _table(table: Table, titled: bool = True) -> str:
+    lines = [f"**{_cell(table.title)}**", ""] if titled and table.title else []
+    if table.rows:
+        lines += [
+            _row([column.title for column in table.columns]),
+            "| " + " | ".join("--:" if c.numeric else "---" for c in table.columns) + " |",
+            *(_row(row) for row in table.rows),
+        ]
+    if table.notes:
+        lines += ["", _items(table.notes)] if table.rows else [_items(table.notes)]
+    return "\n".join(lines)
+
+
+def _folded(table: Table) -> str:
+    summary = f"<summary>{_cell(table.title)}</summary>"
+    return f"<details>{summary}\n\n{_table(table, titled=False)}\n\n</details>"
+
+
+def _items(cells: tuple[Cell, ...]) -> str:
+    return "\n".join(f"- {_cell(cell)}" for cell in cells)
+
+
+def _row(cells: list[Cell] | tuple[Cell, ...]) -> str:
+    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+
+
+def _cell(cell: Cell) -> str:
+    return "".join(_span(span) for span in cell.spans)
+
+
+def _span(span: Span) -> str:
+    text = escape(span.text)
+    return text if span.pointer is None else text + address_comment(span.pointer)
+
+
+def _code(cell: Cell) -> str:
+    """A fenced block; its address stands below it, as a comment within would be shown."""
+    longest = max((len(run) for run in re.findall("`+", cell.text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    comments = "".join(address_comment(s.pointer) for s in cell.spans if s.pointer is not None)
+    return f"{fence}sh\n{cell.text}\n{fence}\n{comments}"

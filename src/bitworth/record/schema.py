@@ -1,0 +1,320 @@
+"""The record of one study: facts as measured, and what follows from them by rule.
+
+Units are in the names: ``_ns``, ``_bytes``, ``_ratio`` (a plain fraction). Numbers are rounded to
+6 significant digits before they are stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bitworth.recipe.recipe import Recipe
+from bitworth.verdict import CellVerdict, Comparison, Decision, MetricLoss, Policy, TimingRules
+
+SCHEMA_VERSION: Literal[1] = 1
+
+
+class Part(BaseModel):
+    """Base of all parts of a record: immutable, and unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Tensor(Part):
+    """An input or output of the model; a symbolic dimension is its name, an unknown one None."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+
+
+class SiteFact(Part):
+    """A quantizable operation of the prepared graph."""
+
+    id: str
+    node: str
+    op_type: str
+    weight_shape: tuple[int, ...]
+    groups: int
+
+
+class SubjectFacts(Part):
+    """What was studied."""
+
+    name: str
+    source: str = Field(description="where it came from, as the study file or command names it")
+    sha256: str
+    opset: int
+    prepared_opset: int
+    prepared_sha256: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[str, ...]
+    sites: tuple[SiteFact, ...]
+    attention_left_alone: tuple[str, ...]
+    uncovered: tuple[tuple[str, str], ...] = Field(description="node and operator type")
+    denormal_weights: int
+    weights: int
+
+
+class SplitFacts(Part):
+    """One split of the data: its size and the hash over its samples' hashes."""
+
+    count: int
+    sha256: str
+    shapes: tuple[dict[str, tuple[int, ...]], ...] = Field(description="distinct input shapes")
+
+
+class DataFacts(Part):
+    """The data that calibrated, and the data that judged."""
+
+    source: str
+    seed: int
+    random: bool = Field(description="random inputs: no quality evidence")
+    calibration: SplitFacts
+    holdout: SplitFacts
+
+
+class EnvironmentFacts(Part):
+    """Where it ran."""
+
+    bitworth: str
+    python: str
+    platform: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    libraries: dict[str, str]
+
+
+class OutputError(Part):
+    """Error of one output over all held-out samples, against the fp32 reference.
+
+    ``rel_l2`` is the norm of the difference over the norm of the reference; ``cosine`` is taken
+    over all elements; ``sqnr_db`` is None for an exact output.
+    """
+
+    rel_l2: float | None
+    cosine: float | None
+    sqnr_db: float | None
+    max_abs: float | None
+    non_finite: int
+
+
+class MetricValues(Part):
+    """A task metric, per held-out sample in the data's order; None where it does not apply."""
+
+    kind: Literal["binary", "mean", "ratio"]
+    better: Literal["higher", "lower"]
+    values: tuple[float | None, ...]
+    denominators: tuple[float | None, ...] | None = None
+
+
+class QualityFacts(Part):
+    """Quality of one variant, measured on its plan or emulated."""
+
+    evidence: Literal["measured", "emulated"]
+    n: int
+    outputs: dict[str, OutputError]
+    metrics: dict[str, MetricValues]
+
+
+class OptimizationCheck(Part):
+    """Error against the reference with and without the engine's optimization, same samples."""
+
+    n: int
+    optimized_rel_l2: float | None
+    unoptimized_rel_l2: float | None
+    limit: float | None
+
+
+class PlanFacts(Part):
+    """A built plan."""
+
+    bytes: int
+    sha256: str
+    build_ns: int
+    layers: dict[str, int] = Field(description="count by the engine's layer type")
+    precision: str = Field(description="base precision read back from the loaded plan")
+
+
+class ScaleFact(Part):
+    """How one tensor is quantized; a weight's scales follow from the weight and are not stored."""
+
+    storage: str
+    scale: float
+    zero_point: int
+
+
+class QuantizedSiteFact(Part):
+    """What lowering did to one site."""
+
+    site: str
+    format: str
+    weight_granularity: str
+    weight_limit: int | None
+    activation: ScaleFact
+    output_value: str | None
+    output: ScaleFact | None
+
+
+class VariantFacts(Part):
+    """One variant in one cell."""
+
+    name: str
+    source: Literal["recipe", "precision", "file"]
+    file: str | None = None
+    file_sha256: str | None = None
+    recipe: Recipe | None = None
+    recipe_sha256: str | None = None
+    lowered_sha256: str | None = None
+    sites: tuple[QuantizedSiteFact, ...] = ()
+    dead: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+    state: Literal["measured", "emulated", "failed", "not run"]
+    reason: str = ""
+    plan: PlanFacts | None = None
+    quality: QualityFacts | None = None
+    check: OptimizationCheck | None = None
+
+
+class SessionFacts(Part):
+    """One timing session; indices count the job's labels."""
+
+    session: int
+    start_order: tuple[int, ...]
+    order: tuple[tuple[int, ...], ...]
+    samples_ns: tuple[tuple[tuple[int, ...], ...], ...]
+    failures: dict[int, str]
+    load_ns: dict[int, int]
+    peak_bytes: dict[int, int | None] = Field(description="of the whole worker process")
+    engine_bytes: dict[int, int | None] = Field(description="of that, what loading and runs added")
+    wall_ns: int
+    steal_ratio: float | None
+    others_ratio: float | None
+
+
+class TimingJob(Part):
+    """Variants that were timed together: label 0 is the baseline, label 1 the same plan again."""
+
+    labels: tuple[str, ...]
+    seed: int
+    lead_in: int
+    iterations: int
+    inner: Literal[1] = 1
+    call_ns: int
+    minimum_rounds: int
+    sessions: tuple[SessionFacts, ...]
+    stopped: str = Field(description="why no further session ran")
+
+
+class LayerFact(Part):
+    """One layer of the baseline's profile and the sites that it computes."""
+
+    name: str
+    op: str
+    kernel: str
+    precision: str
+    time_ns: float
+    sites: tuple[str, ...]
+
+
+class CellFacts(Part):
+    """One engine, device, shape and set of options, with its variants and their timing."""
+
+    engine: str
+    version: str
+    device: str
+    formats: dict[str, tuple[str, str]] = Field(description="state and reason by format")
+    details: dict[str, str]
+    shape: dict[str, tuple[int, ...]]
+    mode: Literal["host"]
+    threads: int
+    options: dict[str, str]
+    options_sha256: str
+    preferences: dict[str, str] = Field(description="what auto in a recipe resolves to")
+    free_wins: tuple[str, ...] = Field(description="variants that an engine's hint gives for free")
+    notes: tuple[str, ...] = Field(default=(), description="what was done to make it fair")
+    variants: tuple[VariantFacts, ...]
+    profile: tuple[LayerFact, ...]
+    jobs: tuple[TimingJob, ...]
+
+
+class NotRun(Part):
+    """Something that was not run, and why."""
+
+    what: str
+    reason: str
+
+
+class Facts(Part):
+    """All that was observed; never edited."""
+
+    created: str = Field(description="UTC, ISO 8601")
+    command: str
+    config: dict[str, Any]
+    config_sha256: str
+    policy: Policy
+    timing: TimingRules
+    subject: SubjectFacts
+    data: DataFacts
+    environment: EnvironmentFacts
+    cells: tuple[CellFacts, ...]
+    not_run: tuple[NotRun, ...]
+    revisit: tuple[str, ...] = Field(description="conditions under which to look again")
+
+
+class VariantSummary(Part):
+    """What follows for one variant in one cell."""
+
+    variant: str
+    evidence: Literal["measured", "emulated", "none"]
+    comparison: Comparison | None
+    against_best: Comparison | None
+    losses: tuple[MetricLoss, ...]
+    scores: dict[str, float]
+    rel_l2: float | None
+    error_over_floor: float | None
+    plan_bytes_ratio: float | None
+    peak_bytes: int | None = Field(description="median over the sessions")
+    load_ns: int | None = Field(description="median over the sessions")
+    time: str = Field(description="empty, or why there is no time")
+
+
+class GroupBound(Part):
+    """The most that a group could give: its share of profiled time, and Amdahl's ceiling."""
+
+    group: str
+    evidence: Literal["derived"] = "derived"
+    share_of_mapped: float
+    ceiling_speedup: float
+
+
+class CellDerived(Part):
+    """What follows from one cell's facts."""
+
+    engine: str
+    verdict: CellVerdict | None
+    variants: tuple[VariantSummary, ...]
+    profile_coverage: float | None
+    bounds: tuple[GroupBound, ...]
+    decision: Decision
+
+
+class Derived(Part):
+    """What follows from the facts by the rules of ``rules_version``; can be recomputed."""
+
+    rules_version: int
+    resolvable_loss: dict[str, float] = Field(description="loss that n can resolve, by metric")
+    cells: tuple[CellDerived, ...]
+    decision: Decision
+
+
+class Record(Part):
+    """One study."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    id: str
+    facts: Facts
+    derived: Derived

@@ -1,0 +1,320 @@
+"""The tables of results: verdicts with losses and sizes, bounds and checks, by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bitworth.record.address import is_fraction
+from bitworth.record.cells import NONE, Cell, Column, Path, Table, at, columns, joined, key, line
+from bitworth.record.derive import BASELINE, cell_name
+from bitworth.record.schema import Record, VariantFacts, VariantSummary
+from bitworth.verdict import Comparison
+
+# A reason longer than this goes below the table.
+_SHORT = 90
+
+
+def decision_sentences(record: Record) -> tuple[tuple[str, str], ...]:
+    """Name and decision of each cell."""
+    return tuple((title.text, sentence.text) for title, sentence in decision_lines(record))
+
+
+def study_sentence(record: Record) -> str:
+    """The decision of the study."""
+    return record.derived.decision.sentence
+
+
+def decision_lines(record: Record) -> tuple[tuple[Cell, Cell], ...]:
+    """Name and decision of each cell, with addresses."""
+    return tuple(
+        (cell_title(record, i), at(record, "derived", "cells", i, "decision", "sentence"))
+        for i in range(len(record.derived.cells))
+    )
+
+
+def cell_title(record: Record, i: int) -> Cell:
+    """Name of cell ``i``, as ``derive.cell_name`` writes it unless two cells share that name."""
+    path = ("facts", "cells", i)
+    name = line(
+        at(record, *path, "engine"), " ", at(record, *path, "version"),
+        ", ", at(record, *path, "threads"), " threads",
+    )  # fmt: skip
+    names = [cell_name(cell) for cell in record.facts.cells]
+    if names.count(names[i]) > 1:
+        name = line(name, ", options ", at(record, *path, "options_sha256"))
+    return name
+
+
+def metric_names(record: Record) -> tuple[str, ...]:
+    """Task metrics of the study: the policy's in its order, then the others by name."""
+    found = {name for cell in record.derived.cells for v in cell.variants for name in v.scores}
+    limited = [name for name, _ in record.facts.policy.max_loss if name in found]
+    return (*limited, *sorted(found.difference(limited)))
+
+
+def verdict_table(record: Record, i: int) -> Table:
+    """Every variant of cell ``i``, the baseline first: verdict, speed, quality and size."""
+    derived = record.derived.cells[i]
+    metrics = metric_names(record)
+    rival = any(v.against_best is not None for v in derived.variants)
+    return Table(
+        title=cell_title(record, i),
+        columns=_verdict_columns(record, metrics, rival),
+        rows=tuple(
+            _verdict_row(record, i, j, metrics, rival) for j in range(len(derived.variants))
+        ),
+        notes=_verdict_notes(record, i),
+    )
+
+
+def bound_table(record: Record, i: int) -> Table:
+    """The most that each group of cell ``i`` could give, from the baseline's own profile."""
+    derived = record.derived.cells[i]
+    path = ("derived", "cells", i)
+    rows = tuple(
+        (
+            at(record, *path, "bounds", k, "group"),
+            at(record, *path, "bounds", k, "share_of_mapped"),
+            at(record, *path, "bounds", k, "ceiling_speedup"),
+            at(record, *path, "bounds", k, "evidence"),
+        )
+        for k in range(len(derived.bounds))
+    )
+    notes = []
+    if derived.profile_coverage is not None:
+        notes = [
+            line(
+                "From the baseline's own profile of ",
+                at(record, "facts", "cells", i, "profile"),
+                " layers, of whose time ",
+                at(record, *path, "profile_coverage"),
+                " is mapped to sites. The ceiling is the whole's speed-up if the group took no "
+                "time at all and everything else stayed as it is.",
+            )
+        ]
+    titles = ("group", ">share of profiled time", ">speed-up at most", "evidence")
+    return Table(cell_title(record, i), columns(*titles), rows, tuple(notes))
+
+
+def check_table(record: Record, i: int) -> Table:
+    """The checks of cell ``i`` with their outcome, and how its sessions went."""
+    derived = record.derived.cells[i]
+    path = ("derived", "cells", i)
+    rows: list[tuple[Cell, ...]] = []
+    shared: list[tuple[str, str, str]] = []
+    if derived.verdict is not None:
+        for k, gate in enumerate(derived.verdict.gates):
+            shared.append((gate.name, gate.state, gate.detail))
+            found = _gate(record, (*path, "verdict", "gates", k))
+            rows.append((line("every variant"), *found))
+    for j, summary in enumerate(derived.variants):
+        if summary.comparison is not None:
+            here = (*path, "variants", j)
+            rows += _variant_checks(record, here, summary.comparison, shared)
+    notes = [_job_note(record, i, k) for k in range(len(record.facts.cells[i].jobs))]
+    if not notes:
+        notes = [line("Nothing was timed in this cell.")]
+    titles = ("variant", "check", "outcome", "detail")
+    return Table(cell_title(record, i), columns(*titles), tuple(rows), tuple(notes))
+
+
+def _verdict_columns(record: Record, metrics: Sequence[str], rival: bool) -> tuple[Column, ...]:
+    def column(title: str | Cell, block: str, numeric: bool = True) -> Column:
+        return Column(line(title), numeric, block)
+
+    found = [
+        column("variant", "", numeric=False),
+        column("verdict", "time", numeric=False),
+        column("speed-up (interval)", "time"),
+        column("half-width", "time"),
+    ]
+    if rival:
+        found.append(column("against the best free win", "rival"))
+    for metric in metrics:
+        title = metric_title(record, metric)
+        unit = ", points (interval)" if is_fraction(record, metric) else " (interval)"
+        found += [column(title, metric), column(line("loss", unit), metric)]
+    found += [
+        column("n", "error"),
+        column("relative L2", "error"),
+        column("plan", "size"),
+        column("peak memory", "size"),
+        column("load", "size"),
+        column("evidence", "size", numeric=False),
+    ]
+    return tuple(found)
+
+
+def metric_title(record: Record, metric: str) -> Cell:
+    """The metric's name, at the address of the first score that has it."""
+    for i, cell in enumerate(record.derived.cells):
+        for j, summary in enumerate(cell.variants):
+            if metric in summary.scores:
+                return key(record, "derived", "cells", i, "variants", j, "scores", metric)
+    return line(metric)
+
+
+def _verdict_row(
+    record: Record, i: int, j: int, metrics: Sequence[str], rival: bool
+) -> tuple[Cell, ...]:
+    summary = record.derived.cells[i].variants[j]
+    path = ("derived", "cells", i, "variants", j)
+    cells = [at(record, *path, "variant"), *_time_cells(record, i, j)]
+    if rival:
+        known = summary.against_best is not None
+        cells.append(_speedup(record, (*path, "against_best")) if known else NONE)
+    for metric in metrics:
+        cells += _metric_cells(record, i, j, metric)
+    number, fact = fact_of(record, i, summary.variant)
+    facts = ("facts", "cells", i, "variants", number)
+    plan = NONE
+    if fact.plan is not None:
+        plan = at(record, *facts, "plan", "bytes")
+        if summary.plan_bytes_ratio is not None and summary.variant != BASELINE:
+            plan = line(plan, " (", at(record, *path, "plan_bytes_ratio"), ")")
+    cells += [
+        at(record, *facts, "quality", "n") if fact.quality is not None else NONE,
+        _known(record, summary.rel_l2, *path, "rel_l2"),
+        plan,
+        _known(record, summary.peak_bytes, *path, "peak_bytes"),
+        _known(record, summary.load_ns, *path, "load_ns"),
+        at(record, *path, "evidence"),
+    ]
+    return tuple(cells)
+
+
+def fact_of(record: Record, i: int, variant: str) -> tuple[int, VariantFacts]:
+    """Index and facts of a variant of cell ``i``."""
+    variants = record.facts.cells[i].variants
+    return next((k, v) for k, v in enumerate(variants) if v.name == variant)
+
+
+def _time_cells(record: Record, i: int, j: int) -> list[Cell]:
+    """Verdict, speed-up and half-width; a void comparison shows no number."""
+    summary = record.derived.cells[i].variants[j]
+    path = ("derived", "cells", i, "variants", j)
+    number, fact = fact_of(record, i, summary.variant)
+    if fact.state != "measured":
+        word = "failed" if fact.state == "failed" else "not run"
+        reason = at(record, "facts", "cells", i, "variants", number, "reason")
+        short = line(f"{word}: ", reason) if len(reason.text) <= _SHORT else line("see below")
+        return [line(word), short, NONE]
+    if summary.variant == BASELINE:
+        return [line("baseline"), NONE, NONE]
+    comparison = summary.comparison
+    if comparison is None:
+        return [line("not timed"), NONE, NONE]
+    verdict = at(record, *path, "comparison", "verdict")
+    if comparison.verdict == "void" or comparison.half_width_ratio is None:
+        return [verdict, line("see below"), NONE]
+    width = at(record, *path, "comparison", "half_width_ratio")
+    return [verdict, _speedup(record, (*path, "comparison")), width]
+
+
+def _speedup(record: Record, path: Path) -> Cell:
+    """Speed-up with its interval: its lower end comes from the upper end of the time ratio."""
+    value, low, high = (
+        at(record, *path, name) for name in ("time_ratio", "time_ratio_high", "time_ratio_low")
+    )
+    if "unknown" in (value.text, low.text, high.text):
+        return NONE
+    return line(value, "× (", low, " to ", high, ")")
+
+
+def _metric_cells(record: Record, i: int, j: int, metric: str) -> list[Cell]:
+    summary = record.derived.cells[i].variants[j]
+    path = ("derived", "cells", i, "variants", j)
+    score = at(record, *path, "scores", metric) if metric in summary.scores else NONE
+    for k, loss in enumerate(summary.losses):
+        if loss.metric == metric:
+            value, low, high = (
+                at(record, *path, "losses", k, name) for name in ("loss", "low", "high")
+            )
+            return [score, line(value, " (", low, " to ", high, ")")]
+    return [score, NONE]
+
+
+def _known(record: Record, value: float | None, *path: str | int) -> Cell:
+    return NONE if value is None else at(record, *path)
+
+
+def _verdict_notes(record: Record, i: int) -> tuple[Cell, ...]:
+    notes = []
+    for j, summary in enumerate(record.derived.cells[i].variants):
+        path = ("derived", "cells", i, "variants", j)
+        name = at(record, *path, "variant")
+        number, fact = fact_of(record, i, summary.variant)
+        reason = at(record, "facts", "cells", i, "variants", number, "reason")
+        if fact.state == "emulated":
+            text = " is emulated: its quality was computed without the engine, so it has no time"
+            why = line(": ", reason, ".") if len(reason.text) > _SHORT else line(".")
+            notes.append(line(name, text, why))
+        elif fact.state != "measured" and len(reason.text) > _SHORT:
+            notes.append(line(name, f": {fact.state}: ", reason))
+        elif _needs_reason(summary):
+            verdict = at(record, *path, "comparison", "verdict")
+            why = at(record, *path, "comparison", "reason")
+            notes.append(line(name, ": ", verdict, ": ", why))
+        if summary.variant == "as given":
+            notes.append(
+                line(
+                    name,
+                    " is the model before the changes that every other row has and that change no "
+                    "result, such as denormal weights set to zero.",
+                )
+            )
+        if summary.against_best is not None:
+            notes.append(
+                line(
+                    name, " against ", at(record, *path, "against_best", "baseline"), ": ",
+                    at(record, *path, "against_best", "reason"),
+                )
+            )  # fmt: skip
+    return tuple(notes)
+
+
+def _needs_reason(summary: VariantSummary) -> bool:
+    comparison = summary.comparison
+    return comparison is not None and comparison.verdict in ("void", "not distinguishable")
+
+
+def _gate(record: Record, path: Path) -> tuple[Cell, Cell, Cell]:
+    state = at(record, *path, "state")
+    return at(record, *path, "name"), state, at(record, *path, "detail")
+
+
+def _variant_checks(
+    record: Record,
+    path: Path,
+    comparison: Comparison,
+    shared: Sequence[tuple[str, str, str]],
+) -> list[tuple[Cell, ...]]:
+    """The variant's own checks: one row for each that did not pass, one for all that did."""
+    name = at(record, *path, "variant")
+    rows: list[tuple[Cell, ...]] = []
+    passed: list[Cell] = []
+    for k, gate in enumerate(comparison.gates):
+        if (gate.name, gate.state, gate.detail) in shared:
+            continue
+        here = (*path, "comparison", "gates", k)
+        if gate.state == "passed":
+            passed.append(at(record, *here, "name"))
+        else:
+            rows.append((name, *_gate(record, here)))
+    if passed:
+        rows.append((name, joined(", ", passed), line("passed"), NONE))
+    return rows
+
+
+def _job_note(record: Record, i: int, k: int) -> Cell:
+    path = ("facts", "cells", i, "jobs", k)
+    job = record.facts.cells[i].jobs[k]
+    labels = joined(", ", [at(record, *path, "labels", n) for n in range(len(job.labels))])
+    return line(
+        "Timed together: ", labels, ". ",
+        at(record, *path, "sessions"), " sessions of at least ",
+        at(record, *path, "minimum_rounds"), " rounds (seed ", at(record, *path, "seed"),
+        "); a block is ", at(record, *path, "lead_in"), " discarded and ",
+        at(record, *path, "iterations"), " timed calls; one call of the baseline took about ",
+        at(record, *path, "call_ns"), ". Stopped by: ", at(record, *path, "stopped"), ".",
+    )  # fmt: skip

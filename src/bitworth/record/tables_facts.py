@@ -1,0 +1,273 @@
+"""The tables of facts: recipes, errors by output, data, policy, environment and what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bitworth.recipe.granularity import Granularity, PerChannel
+from bitworth.recipe.recipe import Quantize
+from bitworth.record.cells import NONE, Cell, Path, Table, at, columns, joined, key, line
+from bitworth.record.schema import Record, VariantFacts
+from bitworth.record.tables import cell_title
+
+
+def recipe_table(record: Record, i: int) -> Table:
+    """The resolved recipe of every variant of cell ``i``, one row for each group."""
+    rows: list[tuple[Cell, ...]] = []
+    for j in range(len(record.facts.cells[i].variants)):
+        rows += _recipe_rows(record, i, j)
+    titles = (
+        "variant", "base", "group", "format", "weights", "activations", "zero point", "calibrator",
+        "outputs quantized", ">sites", ">dead", ">left out",
+    )  # fmt: skip
+    preferences = record.facts.cells[i].preferences
+    path = ("facts", "cells", i, "preferences")
+    notes = []
+    if preferences:
+        told = [
+            line(key(record, *path, name), " ", at(record, *path, name))
+            for name in sorted(preferences)
+        ]
+        notes = [line("Where a recipe says auto, this engine prefers: ", joined("; ", told), ".")]
+    return Table(cell_title(record, i), columns(*titles), tuple(rows), tuple(notes))
+
+
+def site_table(record: Record, i: int) -> Table:
+    """Sites of cell ``i`` that are dead or that a recipe left out, with the reason."""
+    rows: list[tuple[Cell, ...]] = []
+    for j, variant in enumerate(record.facts.cells[i].variants):
+        path = ("facts", "cells", i, "variants", j)
+        for kind, word, pairs in (
+            ("dead", "dead", variant.dead),
+            ("left_out", "left out", variant.left_out),
+        ):
+            rows += [
+                (
+                    at(record, *path, "name"),
+                    line(word),
+                    at(record, *path, kind, k, 0),
+                    at(record, *path, kind, k, 1),
+                )
+                for k in range(len(pairs))
+            ]
+    return Table(
+        line("Sites that are dead or left out: ", cell_title(record, i)),
+        columns("variant", "what", "site", "reason"),
+        tuple(rows),
+    )
+
+
+def output_table(record: Record, i: int) -> Table:
+    """Error of every output of every variant of cell ``i`` against the fp32 reference."""
+    rows: list[tuple[Cell, ...]] = []
+    for j, variant in enumerate(record.facts.cells[i].variants):
+        quality = variant.quality
+        for name in sorted(quality.outputs) if quality is not None else ():
+            path = ("facts", "cells", i, "variants", j, "quality", "outputs", name)
+            values = ("rel_l2", "cosine", "sqnr_db", "max_abs", "non_finite")
+            rows.append(
+                (
+                    at(record, "facts", "cells", i, "variants", j, "name"),
+                    key(record, *path),
+                    *(at(record, *path, value) for value in values),
+                )
+            )
+    titles = (
+        "variant", "output", ">relative L2", ">cosine", ">SQNR, dB", ">max abs", ">not finite"
+    )  # fmt: skip
+    title = line("Error of every output: ", cell_title(record, i))
+    return Table(title, columns(*titles), tuple(rows))
+
+
+def subject_table(record: Record) -> Table:
+    """What was studied."""
+    subject = record.facts.subject
+    path = ("facts", "subject")
+    rows = [
+        ("model", at(record, *path, "name")),
+        ("source", at(record, *path, "source")),
+        ("SHA256", at(record, *path, "sha256")),
+        (
+            "opset",
+            line(at(record, *path, "opset"), ", studied at ", at(record, *path, "prepared_opset")),
+        ),
+        ("sites", at(record, *path, "sites")),
+        ("attention matmuls left alone", at(record, *path, "attention_left_alone")),
+        ("weighted operations that are no site", at(record, *path, "uncovered")),
+        (
+            "denormal weights",
+            line(at(record, *path, "denormal_weights"), " of ", at(record, *path, "weights")),
+        ),
+    ]
+    if not subject.denormal_weights:
+        rows.pop()
+    return _pairs("Subject", rows)
+
+
+def data_table(record: Record) -> Table:
+    """The data that calibrated and the data that judged."""
+    data = record.facts.data
+    rows = []
+    for name, word, split in (
+        ("calibration", "calibration", data.calibration),
+        ("holdout", "held out", data.holdout),
+    ):
+        path = ("facts", "data", name)
+        shapes = [
+            _shapes(record, (*path, "shapes", k), shape) for k, shape in enumerate(split.shapes)
+        ]
+        count, hash_ = at(record, *path, "count"), at(record, *path, "sha256")
+        rows.append((line(word), count, hash_, joined("; ", shapes) if shapes else NONE))
+    notes = [
+        line(
+            "Source: ", at(record, "facts", "data", "source"), ", seed ",
+            at(record, "facts", "data", "seed"), ". No sample is in both splits.",
+        )
+    ]  # fmt: skip
+    if data.random:
+        notes.append(line("The inputs are random: they say nothing about quality."))
+    for metric in sorted(record.derived.resolvable_loss):
+        here = ("derived", "resolvable_loss", metric)
+        found = (key(record, *here), ": a loss of ", at(record, *here), " can be resolved.")
+        notes.append(line(*found))
+    titles = ("split", ">samples", "SHA256", "shapes")
+    return Table(line("Data"), columns(*titles), tuple(rows), tuple(notes))
+
+
+def policy_table(record: Record) -> Table:
+    """What a variant must reach to be shipped."""
+    policy = record.facts.policy
+    path = ("facts", "policy")
+    rows: list[tuple[str | Cell, Cell]] = [("speed-up at least", at(record, *path, "min_speedup"))]
+    for k in range(len(policy.max_loss)):
+        metric, limit = (at(record, *path, "max_loss", k, end) for end in (0, 1))
+        rows.append((line("loss of ", metric, " at most"), limit))
+    if policy.max_rel_l2 is not None:
+        rows.append(("relative L2 at most", at(record, *path, "max_rel_l2")))
+    if policy.max_error_over_floor is not None:
+        error = at(record, *path, "max_error_over_floor")
+        rows.append(("error over the baseline's own at most", error))
+    return _pairs("Policy", rows)
+
+
+def environment_table(record: Record) -> Table:
+    """Where the study ran."""
+    path = ("facts", "environment")
+    environment = record.facts.environment
+    rows: list[tuple[str | Cell, Cell]] = [
+        ("date", at(record, "facts", "created")),
+        ("processor", at(record, *path, "cpu")),
+        ("cores", at(record, *path, "cores")),
+        ("memory", at(record, *path, "memory_bytes")),
+        ("platform", at(record, *path, "platform")),
+        ("Python", at(record, *path, "python")),
+        ("Bitworth", at(record, *path, "bitworth")),
+    ]
+    for name in sorted(environment.libraries):
+        here = (*path, "libraries", name)
+        rows.append((key(record, *here), at(record, *here)))
+    return _pairs("Machine", rows)
+
+
+def engine_table(record: Record, i: int) -> Table:
+    """The engine of cell ``i``: device, options, formats and what else it told."""
+    cell = record.facts.cells[i]
+    path = ("facts", "cells", i)
+    rows: list[tuple[str | Cell, Cell]] = [
+        ("device", at(record, *path, "device")),
+        ("mode", at(record, *path, "mode")),
+    ]
+    for name in sorted(cell.shape):
+        here = (*path, "shape", name)
+        rows.append((line("input ", key(record, *here)), _dimensions(record, here)))
+    for part, word in (("options", "option "), ("details", "")):
+        for name in sorted(getattr(cell, part)):
+            here = (*path, part, name)
+            rows.append((line(word, key(record, *here)), at(record, *here)))
+    for name, (_, reason) in sorted(cell.formats.items()):
+        here = (*path, "formats", name)
+        why = line(": ", at(record, *here, 1)) if reason else line()
+        rows.append((line("format ", key(record, *here)), line(at(record, *here, 0), why)))
+    table = _pairs("", rows)
+    return Table(line("Engine: ", cell_title(record, i)), table.columns, table.rows)
+
+
+def not_run_table(record: Record) -> Table:
+    """Everything that was not run, and why."""
+    rows = tuple(
+        (at(record, "facts", "not_run", k, "what"), at(record, "facts", "not_run", k, "reason"))
+        for k in range(len(record.facts.not_run))
+    )
+    return Table(line(), columns("what", "why"), rows)
+
+
+def revisit_table(record: Record) -> Table:
+    """Conditions under which the answer may no longer hold."""
+    rows = tuple((at(record, "facts", "revisit", k),) for k in range(len(record.facts.revisit)))
+    return Table(line(), columns("condition"), rows)
+
+
+def _pairs(title: str, rows: Sequence[tuple[str | Cell, Cell]]) -> Table:
+    cells = tuple((line(name), value) for name, value in rows)
+    return Table(line(title), columns("what", "value"), cells)
+
+
+def _recipe_rows(record: Record, i: int, j: int) -> list[tuple[Cell, ...]]:
+    variant = record.facts.cells[i].variants[j]
+    path = ("facts", "cells", i, "variants", j)
+    name = at(record, *path, "name")
+    if variant.recipe is None:
+        source = line("file ", at(record, *path, "file")) if variant.file else line("file")
+        return [(name, source, *[NONE] * 10)]
+    base = at(record, *path, "recipe", "base")
+    if not variant.recipe.quantize:
+        return [(name, base, *[NONE] * 10)]
+    counts = (at(record, *path, "sites"), at(record, *path, "dead"), at(record, *path, "left_out"))
+    rows = []
+    for k, entry in enumerate(variant.recipe.quantize):
+        here = (*path, "recipe", "quantize", k)
+        # The record counts the sites of a variant, not of each of its groups.
+        sites = counts if k == 0 else (line("(above)"), line("(above)"), line("(above)"))
+        rows.append((name, base, *_entry(record, here, variant, entry), *sites))
+    return rows
+
+
+def _entry(record: Record, path: Path, variant: VariantFacts, entry: Quantize) -> tuple[Cell, ...]:
+    calibrator = at(record, *path, "calibrator", "name")
+    if entry.calibrator.name == "percentile":
+        calibrator = line(calibrator, " ", at(record, *path, "calibrator", "percentile"))
+    weights = line(_granularity(variant, entry.weights))
+    sign, zero = line("per tensor"), NONE
+    if entry.format == "int8":
+        weights = line(weights, ", ", at(record, *path, "weight_range"), " range")
+        sign = line("per tensor, ", at(record, *path, "sign"))
+        zero = at(record, *path, "zero_point")
+    return (
+        at(record, *path, "group"),
+        at(record, *path, "format"),
+        weights,
+        sign,
+        zero,
+        calibrator,
+        at(record, *path, "placement"),
+    )
+
+
+def _granularity(variant: VariantFacts, entry: Granularity) -> str:
+    """As lowering did it: what the sites say goes before what was asked for."""
+    done = sorted({site.weight_granularity for site in variant.sites})
+    asked = "per_channel" if isinstance(entry, PerChannel) else "per_tensor"
+    return (done[0] if len(done) == 1 else asked).replace("_", " ")
+
+
+def _shapes(record: Record, path: Path, names: Iterable[str]) -> Cell:
+    parts = [
+        line(key(record, *path, name), " ", _dimensions(record, (*path, name)))
+        for name in sorted(names)
+    ]
+    return joined(", ", parts)
+
+
+def _dimensions(record: Record, path: Path) -> Cell:
+    count = int(at(record, *path).text)
+    return joined("×", [at(record, *path, k) for k in range(count)]) if count else line("scalar")

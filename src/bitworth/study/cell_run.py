@@ -1,0 +1,184 @@
+"""One cell of a study, step by step; what is done so far can be read at any moment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bitworth.engines.base import EngineOptions
+from bitworth.measurement.device_lock import device_lock
+from bitworth.measurement.profile import MappedLayer, site_times
+from bitworth.measurement.timing import TimedPlan, TimingTarget
+from bitworth.measurement.workers import WorkerFailed
+from bitworth.recipe.rules import Preference, preference
+from bitworth.record.derive import BASELINE
+from bitworth.record.schema import CellFacts, LayerFact, TimingJob, VariantFacts
+from bitworth.record.store import canonical, sha256
+from bitworth.study.cell_stage import probe_engine, profile_plan
+from bitworth.study.config import CellConfig
+from bitworth.study.context import StudyContext, slug
+from bitworth.study.timing_stage import (
+    JobPlan,
+    baseline_call_ns,
+    finished_job,
+    run_job,
+    split_jobs,
+)
+from bitworth.study.variant_run import CellEngine, run_plain, run_variant
+from bitworth.verdict import sig6
+
+AS_GIVEN = "as given"
+
+
+@dataclass
+class CellRun:
+    """The state of one cell; ``facts`` gives what is known at any moment."""
+
+    study: StudyContext
+    config: CellConfig
+    name: str
+    engine: CellEngine | None = None
+    variants: list[VariantFacts] = field(default_factory=list)
+    profile: tuple[MappedLayer, ...] = ()
+    jobs: list[TimingJob] = field(default_factory=list)
+    running: JobPlan | None = None
+    failures: list[tuple[str, str]] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Probe the engine, build and profile the baseline, build and judge every variant."""
+        info = probe_engine(self.study.workspace, self.config.engine)
+        options = EngineOptions(
+            threads=self.config.threads or usable_cores(), extra=dict(self.config.options)
+        )
+        self.engine = CellEngine(self.config.engine, self.name, info, options, self._preference(info))
+        baseline = run_plain(self.study, self.engine, BASELINE, "fair")
+        self.variants.append(baseline)
+        if baseline.state != "measured":
+            return
+        win = self.study.subject.free_win
+        if win is not None and win.applied:
+            self.variants.append(run_plain(self.study, self.engine, AS_GIVEN, "as_given"))
+        self._profile_baseline()
+        times = site_times(self.profile)
+        for variant in self.study.config.variant:
+            if not variant.engines or self.config.engine in variant.engines:
+                self.variants.append(run_variant(self.study, self.engine, variant, times))
+
+    def time(self, budget_s: float) -> None:
+        """Time every variant that runs, together with the baseline."""
+        timed = [v for v in self.variants if v.state == "measured"]
+        if self.engine is None or not timed or timed[0].name != BASELINE:
+            return
+        study, workspace = self.study, self.study.workspace
+        target = TimingTarget(
+            engine=self.engine.engine,
+            options=self.engine.options,
+            inputs=study.sample,
+            log=workspace.path("logs", f"{self.engine.engine}.log"),
+        )
+        plans = [self._timed_plan(v) for v in timed]
+        with device_lock("cpu"):
+            try:
+                call_ns = baseline_call_ns(workspace, self.name, target, plans[0])
+            except WorkerFailed as failure:
+                self.failures.append(("timing", f"the baseline does not run: {failure}"))
+                return
+            seed = study.config.timing.seed
+            jobs = split_jobs(self.name, plans[0], plans[1:], call_ns, seed)
+            for job in jobs:
+                self.running = job
+                share = budget_s / len(jobs)
+                done = run_job(workspace, target, job, study.rules, share, study.reporter)
+                self.jobs.append(done)
+                self.running = None
+
+    def facts(self) -> CellFacts | None:
+        """The record's form of the cell as far as it went; None before its engine was probed."""
+        if self.engine is None:
+            return None
+        info, options = self.engine.info, self.engine.options
+        jobs = list(self.jobs)
+        if self.running is not None:
+            jobs.append(finished_job(self.study.workspace, self.running))
+        preferred = self.engine.preferred
+        told = {
+            "threads": str(options.threads),
+            "optimization": options.optimization,
+            **dict(options.extra),
+        }
+        return CellFacts(
+            engine=self.engine.engine,
+            version=info["version"],
+            device=info["device"],
+            formats={k: (v["state"], v["reason"]) for k, v in info["formats"].items()},
+            details=info["details"],
+            shape={name: tuple(value.shape) for name, value in self.study.sample.items()},
+            mode="host",
+            threads=options.threads,
+            options=told,
+            options_sha256=sha256(canonical(told)),
+            preferences={k: str(v) for k, v in vars(preferred).items()},
+            free_wins=tuple(
+                v.name for v in self.variants if v.source == "precision" and v.name != BASELINE
+            ),
+            notes=self._notes(),
+            variants=tuple(self.variants),
+            profile=tuple(
+                LayerFact(
+                    name=m.layer.name,
+                    op=m.layer.op,
+                    kernel=m.layer.kernel,
+                    precision=m.layer.precision,
+                    time_ns=sig6(m.layer.time_ns),
+                    sites=m.sites,
+                )
+                for m in self.profile
+            ),
+            jobs=tuple(jobs),
+        )
+
+    def _preference(self, info: dict[str, Any]) -> Preference:
+        return preference(self.config.engine, info["details"].get("isa", "").split())
+
+    def _notes(self) -> tuple[str, ...]:
+        win = self.study.subject.free_win
+        hint = self.engine.info["formats"]["fp32"]["reason"] if self.engine else ""
+        notes = [f"the baseline computes in fp32, {hint}"] if hint else []
+        return (*notes, *([win.text] if win is not None else []))
+
+    def _timed_plan(self, variant: VariantFacts) -> TimedPlan:
+        assert self.engine is not None
+        assert variant.plan is not None
+        precision = variant.recipe.base if variant.recipe is not None else "fp32"
+        return TimedPlan(variant.name, self.engine.plan_path(self.study, variant.name), precision)
+
+    def _profile_baseline(self) -> None:
+        assert self.engine is not None
+        try:
+            self.profile = profile_plan(
+                self.study.workspace,
+                self.engine.engine,
+                self.engine.plan_path(self.study, BASELINE),
+                self.engine.options,
+                self.study.sample,
+                self.study.subject,
+            )
+        except WorkerFailed as failure:
+            self.failures.append(("profile of the baseline", str(failure)))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cell_names(cells: Sequence[CellConfig]) -> tuple[str, ...]:
+    """A distinct name for each cell, for files."""
+    names = [slug(f"{c.engine}-{c.threads or usable_cores()}t") for c in cells]
+    return tuple(
+        name if names.count(name) == 1 else f"{name}-{names[:i].count(name)}"
+        for i, name in enumerate(names)
+    )
+

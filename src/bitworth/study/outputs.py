@@ -1,0 +1,52 @@
+"""Where a study's results lie, and writing them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bitworth.atomic import write_atomic
+from bitworth.record.plot import speed_loss_svg
+from bitworth.record.render_html import render_html
+from bitworth.record.render_markdown import render_markdown
+from bitworth.record.schema import Record
+from bitworth.record.store import write_record
+
+
+@dataclass(frozen=True)
+class OutputPaths:
+    """The files of one study.
+
+    Attributes:
+        record: the record.
+        readme: its tables as Markdown.
+        report: its tables and pictures as one HTML file.
+        picture: speed against loss, SVG.
+    """
+
+    record: Path
+    readme: Path
+    report: Path
+    picture: Path
+
+
+def output_paths(folder: Path, id_: str) -> OutputPaths:
+    """The files of the study ``id_`` in ``folder``."""
+    return OutputPaths(
+        record=folder / f"{id_}.json",
+        readme=folder / f"{id_}.md",
+        report=folder / f"{id_}.html",
+        picture=folder / f"{id_}.svg",
+    )
+
+
+def write_outputs(record: Record, paths: OutputPaths) -> None:
+    """Write the record first, then what is rendered from it.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+    """
+    write_record(record, paths.record)
+    write_atomic(paths.picture, speed_loss_svg(record).encode())
+    write_atomic(paths.readme, render_markdown(record, paths.picture.name).encode())
+    write_atomic(paths.report, render_html(record).encode())

@@ -1,0 +1,190 @@
+"""Timing jobs of one cell: sessions until they are precise enough, or the budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from time import monotonic
+
+from bitworth.measurement.timing import (
+    LONG_CALL_NS,
+    BlockShape,
+    SessionSamples,
+    TimedPlan,
+    TimingTarget,
+    block_shape,
+    measure_call_ns,
+    run_session,
+)
+from bitworth.record.schema import SessionFacts, TimingJob
+from bitworth.study.progress import Reporter
+from bitworth.study.workspace import Workspace
+from bitworth.verdict import (
+    TimingRules,
+    blocks_from_samples,
+    session_schedule,
+    settled,
+)
+
+#: Labels of one job, the baseline and its copy included: more make a round too long.
+MAX_LABELS = 8
+MAX_LABELS_LONG_CALL = 4
+HIDDEN = "baseline again"
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """One job before its sessions.
+
+    Attributes:
+        name: of its folder in the workspace.
+        plans: the baseline, the baseline again, the variants.
+        shape: calls of one block.
+        minimum_rounds: rounds of a session at least.
+        seed: of its schedules.
+    """
+
+    name: str
+    plans: tuple[TimedPlan, ...]
+    shape: BlockShape
+    minimum_rounds: int
+    seed: int
+
+
+def split_jobs(
+    cell: str, baseline: TimedPlan, variants: Sequence[TimedPlan], call_ns: float, seed: int
+) -> tuple[JobPlan, ...]:
+    """Divide a cell's variants into jobs, each with the baseline and its hidden copy."""
+    long_call = call_ns > LONG_CALL_NS
+    room = (MAX_LABELS_LONG_CALL if long_call else MAX_LABELS) - 2
+    count = -(-len(variants) // room) or 1
+    # Jobs of even size: a job of one variant would cost as much as a whole one.
+    size = -(-len(variants) // count) or 1
+    parts = [variants[i : i + size] for i in range(0, len(variants), size)] or [()]
+    again = TimedPlan(HIDDEN, baseline.path, baseline.precision)
+    return tuple(
+        JobPlan(
+            name=f"{cell}-job{index}",
+            plans=(baseline, again, *part),
+            shape=block_shape(call_ns),
+            minimum_rounds=4 if long_call else 10,
+            seed=seed + index,
+        )
+        for index, part in enumerate(parts)
+    )
+
+
+def baseline_call_ns(
+    workspace: Workspace, cell: str, target: TimingTarget, plan: TimedPlan
+) -> float:
+    """Time of one call of the baseline, measured once for a study.
+
+    Raises:
+        WorkerFailed: the baseline does not run.
+    """
+    stored = workspace.load("timing", f"{cell}-call")
+    if stored is None:
+        stored = measure_call_ns(target, plan)
+        workspace.save(stored, "timing", f"{cell}-call")
+    return float(stored)
+
+
+def run_job(
+    workspace: Workspace,
+    target: TimingTarget,
+    job: JobPlan,
+    rules: TimingRules,
+    budget_s: float,
+    reporter: Reporter,
+) -> TimingJob:
+    """Run sessions until every half-width is precise enough, or the budget or their number ends.
+
+    Finished sessions of an earlier run are used first. At least ``rules.min_sessions`` run,
+    whatever the budget: fewer give no verdict.
+    """
+    labels = tuple(p.label for p in job.plans)
+    sessions = list(_finished(workspace, job.name))
+    spent = sum(s.wall_ns for s in sessions) / 1e9
+    title = f"{target.engine}: timing {len(labels) - 2} variants"
+    if sessions:
+        reporter.say(f"{title}: resuming after session {len(sessions)}")
+    with reporter.stage(title, 1.0) as advance:
+        while not (stopped := _why_stop(sessions, labels, rules, spent, budget_s)):
+            index = len(sessions)
+            start = monotonic()
+            expected = _expected_s(spent, index, budget_s, rules)
+
+            def on_round(start: float = start, expected: float = expected) -> None:
+                advance(min(0.99, (spent + monotonic() - start) / expected))
+
+            schedule = session_schedule(
+                len(labels), seed=job.seed, session=index, minimum_rounds=job.minimum_rounds
+            )
+            found = run_session(target, job.plans, schedule, job.shape, index, on_round)
+            elapsed = monotonic() - start
+            session = _facts(found, round(elapsed * 1e9))
+            workspace.save(session.model_dump(mode="json"), "timing", job.name, f"{index:03}")
+            sessions.append(session)
+            spent += elapsed
+        advance(1.0)
+    return as_job(job, sessions, stopped)
+
+
+def as_job(job: JobPlan, sessions: Sequence[SessionFacts], stopped: str) -> TimingJob:
+    """The record's form of a job."""
+    return TimingJob(
+        labels=tuple(p.label for p in job.plans),
+        seed=job.seed,
+        lead_in=job.shape.lead_in,
+        iterations=job.shape.iterations,
+        call_ns=job.shape.call_ns,
+        minimum_rounds=job.minimum_rounds,
+        sessions=tuple(sessions),
+        stopped=stopped,
+    )
+
+
+def finished_job(workspace: Workspace, job: JobPlan) -> TimingJob:
+    """What an interrupted job has so far."""
+    return as_job(job, list(_finished(workspace, job.name)), "interrupted")
+
+
+def _finished(workspace: Workspace, name: str) -> Sequence[SessionFacts]:
+    found: list[SessionFacts] = []
+    while (stored := workspace.load("timing", name, f"{len(found):03}")) is not None:
+        found.append(SessionFacts.model_validate(stored))
+    return found
+
+
+def _why_stop(
+    sessions: Sequence[SessionFacts],
+    labels: Sequence[str],
+    rules: TimingRules,
+    spent_s: float,
+    budget_s: float,
+) -> str:
+    if len(sessions) < rules.min_sessions:
+        return ""
+    blocks = [blocks_from_samples(s.order, s.samples_ns) for s in sessions]
+    if settled(blocks, labels, rules):
+        return f"every half-width is at most {rules.precision:.1%}"
+    if len(sessions) >= rules.max_sessions:
+        return f"{rules.max_sessions} sessions"
+    # A session that would end beyond the budget is not begun.
+    if spent_s + spent_s / len(sessions) > budget_s:
+        return f"the budget of {budget_s:.0f} s"
+    return ""
+
+
+def _expected_s(spent_s: float, sessions: int, budget_s: float, rules: TimingRules) -> float:
+    """Seconds that the job will take at most, as far as is known."""
+    least = spent_s / sessions * rules.min_sessions if sessions else 0.0
+    return max(budget_s, least)
+
+
+def _facts(found: SessionSamples, wall_ns: int) -> SessionFacts:
+    tree = asdict(found)
+    load = tree.pop("interference")
+    tree["samples_ns"] = tree.pop("samples")
+    return SessionFacts(**tree, **load, wall_ns=wall_ns)
+

@@ -1,0 +1,261 @@
+"""One variant in one cell: lowered, built, checked against optimization, judged for quality."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bitworth.engines.base import EngineOptions
+from bitworth.errors import UserError
+from bitworth.measurement.workers import WorkerFailed
+from bitworth.recipe import Recipe
+from bitworth.recipe.rules import Preference
+from bitworth.record.schema import QualityFacts, VariantFacts
+from bitworth.record.store import canonical, sha256
+from bitworth.study.cell_stage import build_and_load, check_optimization, judge_plan
+from bitworth.study.config import VariantConfig
+from bitworth.study.context import StudyContext, file_key
+from bitworth.study.results import plan_facts, quality_facts
+from bitworth.study.subject_stage import model_path, model_sha256
+from bitworth.study.variants import (
+    LoweredVariant,
+    group_sites,
+    recipe_of,
+    scale_variant,
+    site_facts,
+    write_lowered,
+)
+from bitworth.subject.onnx_model import load
+
+#: Emulated quality is computed by this engine, unoptimized.
+EMULATOR = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class CellEngine:
+    """The engine of a cell.
+
+    Attributes:
+        engine: its name.
+        cell: name of the cell, for files.
+        info: what the probe found.
+        options: the cell's options.
+        preferred: what ``auto`` in a recipe resolves to.
+    """
+
+    engine: str
+    cell: str
+    info: dict[str, Any]
+    options: EngineOptions
+    preferred: Preference
+
+    def plan_path(self, study: StudyContext, variant: str) -> Path:
+        """Where a variant's plan is saved."""
+        return study.workspace.path("plans", self.cell, file_key(variant), "plan.bin")
+
+    def support(self, name: str) -> tuple[str, str]:
+        """State and reason of a format."""
+        found = self.info["formats"].get(name, {"state": "absent", "reason": "unknown format"})
+        return found["state"], found["reason"]
+
+
+def run_plain(study: StudyContext, engine: CellEngine, name: str, model: str) -> VariantFacts:
+    """A variant without a quantized site: the baseline, or the model as it was given."""
+
+    def compute() -> VariantFacts:
+        path = model_path(study.workspace, model)
+        facts = VariantFacts(
+            name=name,
+            source="precision",
+            recipe=Recipe(base="fp32"),
+            lowered_sha256=model_sha256(path),
+            state="measured",
+        )
+        return _measured(study, engine, facts, path, "fp32")
+
+    return _staged(study, engine, name, compute)
+
+
+def run_variant(
+    study: StudyContext, engine: CellEngine, variant: VariantConfig, time_ns: Mapping[str, float]
+) -> VariantFacts:
+    """Everything about one variant of the study but its time.
+
+    Args:
+        study: what all cells share.
+        engine: the cell's engine.
+        variant: what to build.
+        time_ns: profiled time of each site, for groups by share of time.
+
+    Raises:
+        UserError: a group that matches no site; the metric raised; a file that is no model.
+    """
+
+    def compute() -> VariantFacts:
+        if variant.source == "file":
+            return _file(study, engine, variant)
+        assert variant.format is not None
+        state, reason = engine.support(variant.format)
+        if variant.format == "bf16":
+            return _precision(study, engine, variant, state, reason)
+        return _quantized(study, engine, variant, time_ns, state, reason)
+
+    return _staged(study, engine, variant.name, compute)
+
+
+def _staged(
+    study: StudyContext, engine: CellEngine, name: str, compute: Callable[[], VariantFacts]
+) -> VariantFacts:
+    """A variant that an earlier run finished is read, if its plan is still there."""
+    stored = study.workspace.load("variants", engine.cell, file_key(name))
+    if stored is not None:
+        facts = VariantFacts.model_validate(stored)
+        if facts.plan is None or engine.plan_path(study, name).exists():
+            return facts
+    facts = compute()
+    study.workspace.save(facts.model_dump(mode="json"), "variants", engine.cell, file_key(name))
+    return facts
+
+
+def _precision(
+    study: StudyContext, engine: CellEngine, variant: VariantConfig, state: str, reason: str
+) -> VariantFacts:
+    path = model_path(study.workspace, "fair")
+    facts = VariantFacts(
+        name=variant.name,
+        source="precision",
+        recipe=recipe_of(variant, engine.preferred),
+        lowered_sha256=model_sha256(path),
+        state="measured",
+    )
+    if state != "native":
+        return _with(facts, state="not run", reason=reason)
+    return _measured(study, engine, facts, path, "bf16")
+
+
+def _file(study: StudyContext, engine: CellEngine, variant: VariantConfig) -> VariantFacts:
+    assert variant.path is not None
+    path = study.folder / variant.path
+    model = load(path)
+    expected = [(i.name, i.dtype) for i in study.subject.original.inputs]
+    if [(i.name, i.dtype) for i in model.inputs] != expected or set(model.outputs) != set(
+        study.subject.original.outputs
+    ):
+        raise UserError(
+            f"{path}: its inputs and outputs are not those of {study.subject.source}; "
+            "compare models that take and give the same tensors"
+        )
+    facts = VariantFacts(
+        name=variant.name,
+        source="file",
+        file=path.name,
+        file_sha256=model.sha256,
+        lowered_sha256=model.sha256,
+        state="measured",
+    )
+    return _measured(study, engine, facts, path, "fp32")
+
+
+def _quantized(
+    study: StudyContext,
+    engine: CellEngine,
+    variant: VariantConfig,
+    time_ns: Mapping[str, float],
+    state: str,
+    reason: str,
+) -> VariantFacts:
+    recipe = recipe_of(variant, engine.preferred)
+    groups = group_sites(study.config.group, variant.groups, study.subject.sites, time_ns)
+    lowered = scale_variant(study.subject.fair, recipe, groups, study.statistics)
+    emulated = state == "emulated"
+    folder = study.workspace.path("lowered", engine.cell, file_key(variant.name), "x").parent
+    path = folder / "model.onnx"
+    write_lowered(study.subject.fair, lowered, path, emulated=False)
+    facts = _quantized_facts(variant.name, recipe, lowered, model_sha256(path), engine)
+    if not lowered.scaled.quantized:
+        return _with(facts, state="not run", reason="no site of its groups can be quantized")
+    if state == "absent":
+        return _with(facts, state="not run", reason=reason)
+    if not emulated:
+        return _measured(study, engine, facts, path, "fp32")
+    emulation = folder / "emulated.onnx"
+    write_lowered(study.subject.fair, lowered, emulation, emulated=True)
+    return _emulated(study, facts, emulation, engine.options.threads, reason)
+
+
+def _quantized_facts(
+    name: str, recipe: Recipe, lowered: LoweredVariant, model_hash: str, engine: CellEngine
+) -> VariantFacts:
+    sites = site_facts(lowered)
+    identity = {
+        "sites": [s.model_dump(mode="json") for s in sites],
+        "engine": engine.engine,
+        "version": engine.info["version"],
+        "threads": engine.options.threads,
+        "options": dict(engine.options.extra),
+    }
+    return VariantFacts(
+        name=name,
+        source="recipe",
+        recipe=recipe,
+        recipe_sha256=sha256(canonical(identity)),
+        lowered_sha256=model_hash,
+        sites=sites,
+        dead=lowered.scaled.dead,
+        left_out=lowered.scaled.left_out,
+        state="measured",
+    )
+
+
+def _measured(
+    study: StudyContext, engine: CellEngine, facts: VariantFacts, model: Path, precision: str
+) -> VariantFacts:
+    """Build, check and judge; a build or run that fails is the variant's result."""
+    plan = engine.plan_path(study, facts.name)
+    args = (study.workspace, engine.engine)
+    try:
+        built = build_and_load(*args, model, facts.name, precision, engine.options, plan)
+        done = _with(facts, plan=plan_facts(built, built["precision"]))
+        if precision == "fp32":
+            check = check_optimization(
+                *args, model, plan, precision, engine.options, study.judge
+            )
+            done = _with(done, check=check)
+        quality = judge_plan(
+            *args, plan, facts.name, precision, engine.options, study.judge, study.reporter
+        )
+    except WorkerFailed as failure:
+        return _with(facts, state="failed", reason=str(failure))
+    return _with(done, quality=quality_facts(quality, study.metrics, "measured"))
+
+
+def _emulated(
+    study: StudyContext, facts: VariantFacts, model: Path, threads: int, reason: str
+) -> VariantFacts:
+    """Quality alone, from a graph that computes what the format means; shared by the cells."""
+    key = model_sha256(model)
+    stored = study.workspace.load("emulated", key)
+    if stored is None:
+        options = EngineOptions(threads=threads, optimization="none")
+        plan = study.workspace.path("plans", "emulated", f"{key}.onnx")
+        args = (study.workspace, EMULATOR)
+        try:
+            build_and_load(*args, model, facts.name, "fp32", options, plan)
+            name = f"{facts.name} (emulated)"
+            quality = judge_plan(*args, plan, name, "fp32", options, study.judge, study.reporter)
+        except WorkerFailed as failure:
+            return _with(facts, state="failed", reason=f"emulation: {failure}")
+        stored = quality_facts(quality, study.metrics, "emulated").model_dump(mode="json")
+        study.workspace.save(stored, "emulated", key)
+    return _with(
+        facts,
+        state="emulated",
+        reason=reason,
+        quality=QualityFacts.model_validate(stored),
+    )
+
+
+def _with(facts: VariantFacts, **changes: Any) -> VariantFacts:
+    return facts.model_copy(update=changes)

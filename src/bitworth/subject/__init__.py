@@ -1,0 +1,1 @@
+"""What is studied, and on what data: ONNX files, their sites, and streams of inputs."""

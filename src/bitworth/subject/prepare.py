@@ -1,0 +1,144 @@
+"""Makes the graph in which sites are looked for: folded, named, at the opset that is needed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+from bitworth.errors import UserError
+from bitworth.subject.folding import fold
+from bitworth.subject.fusing import fuse
+from bitworth.subject.onnx_model import InputSpec, OnnxModel, has_quantized_ops, input_specs
+from bitworth.subject.opset import raise_opset
+from bitworth.subject.tensors import tensor_sha256
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """A model whose graph is ready for sites, calibration and lowering.
+
+    Attributes:
+        model: the graph; not to be changed by its users (``model.clone()`` first).
+        source: name of the file it came from, for messages.
+        source_sha256: of that file.
+        metadata: the file's own key-value metadata.
+        opset: version of the default operator set, now.
+        inputs: what a caller must give.
+        outputs: names of the outputs.
+        has_qdq: whether it was quantized before it came here.
+    """
+
+    model: ir.Model
+    source: str
+    source_sha256: str
+    metadata: Mapping[str, str]
+    opset: int
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[str, ...]
+    has_qdq: bool
+
+
+def prepare(model: OnnxModel, opset: int) -> PreparedModel:
+    """Return ``model`` at operator set ``opset`` or its own, whichever is higher, and folded.
+
+    Constants are initializers, Identity nodes are gone, batch normalizations and per-channel
+    additions are part of the weights and biases, every node has a unique name. Inputs and outputs
+    keep their names and free dimensions; outputs stay equal up to rounding. ``model`` is not
+    changed, and the same file gives the same bytes.
+
+    Raises:
+        UserError: the opset cannot be raised, or the result is not valid ONNX.
+    """
+    where = str(model.path)
+    graph_model = raise_opset(model.model.clone(), opset, where)
+    passes.InlinePass()(graph_model)
+    _name_nodes(graph_model)
+    fold(graph_model)
+    _name_nodes(graph_model)
+    fuse(graph_model)
+    _tidy(graph_model)
+    check(graph_model, where)
+    return PreparedModel(
+        model=graph_model,
+        source=where,
+        source_sha256=model.sha256,
+        metadata=model.metadata,
+        opset=graph_model.opset_imports[""],
+        inputs=input_specs(graph_model, where),
+        outputs=tuple(str(v.name) for v in graph_model.graph.outputs),
+        has_qdq=has_quantized_ops(graph_model),
+    )
+
+
+def check(model: ir.Model, where: str) -> None:
+    """Check that ``model`` is valid ONNX; weights are not read.
+
+    Raises:
+        UserError: with the checker's first complaint.
+    """
+    bare = skeleton(model)
+    for graph in _graphs(bare.graph):
+        for value in (*graph.input, *graph.output):
+            # The checker wants a shape; engines do not, and exporters leave it out of bodies.
+            if value.type.HasField("tensor_type"):
+                value.type.tensor_type.shape.SetInParent()
+    try:
+        onnx.checker.check_model(bare, full_check=False)
+    except onnx.checker.ValidationError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{where}: not valid ONNX ({reason}); export it again") from None
+
+
+def skeleton(model: ir.Model) -> onnx.ModelProto:
+    """Return ``model`` as a message in which weights are inputs: structure without data."""
+    bare = model.clone()
+    for graph in bare.graphs():
+        for value in tuple(graph.initializers.values()):
+            if graph is bare.graph and value.const_value is not None and value.name:
+                tensor = value.const_value
+                value.shape = tensor.shape if isinstance(tensor.shape, ir.Shape) else value.shape
+                value.type = value.type or ir.TensorType(tensor.dtype)
+                value.const_value = None
+                del graph.initializers[value.name]
+                graph.inputs.append(value)
+    return ir.to_proto(bare)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _graphs(body)
+
+
+def graph_sha256(model: ir.Model) -> str:
+    """Return a hash of the graph and of every weight's bytes, wherever they are stored."""
+    digest = hashlib.sha256(skeleton(model).SerializeToString(deterministic=True))
+    for name, value in model.graph.initializers.items():
+        digest.update(name.encode())
+        if value.const_value is not None:
+            digest.update(tensor_sha256(value.const_value).encode())
+    return digest.hexdigest()
+
+
+def _tidy(model: ir.Model) -> None:
+    passes.RemoveUnusedNodesPass()(model)
+    passes.RemoveUnusedOpsetsPass()(model)
+    passes.TopologicalSortPass()(model)
+    _name_nodes(model)
+    # Folding leaves notes on values that differ between versions of its library.
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for output in node.outputs:
+            output.metadata_props.clear()
+
+
+def _name_nodes(model: ir.Model) -> None:
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        node.name = node.name or node.op_type
+    passes.NameFixPass()(model)

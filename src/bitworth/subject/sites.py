@@ -1,0 +1,177 @@
+"""Finds what can be quantized in a prepared graph, and names it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from bitworth.recipe.site import Site
+from bitworth.subject.prepare import PreparedModel
+from bitworth.subject.site_names import base_id
+from bitworth.subject.tensors import is_constant, static_shape
+
+_SITE_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+# Operators that compute with a weight, and that no recipe covers.
+_UNCOVERED_OPS = ("LSTM", "GRU", "RNN", "Einsum", "DeformConv", "ConvInteger", "MatMulInteger")
+_WEIGHT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+
+@dataclass(frozen=True)
+class Uncovered:
+    """A node that computes with a weight and is no site.
+
+    Attributes:
+        node: its name.
+        op_type: its operator.
+        reason: why it is left out.
+    """
+
+    node: str
+    op_type: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SiteScan:
+    """What was found in a graph.
+
+    Attributes:
+        sites: in topological order; ids are unique.
+        attention: names of the MatMul nodes with two activations; left alone unless asked for.
+        uncovered: nodes that compute with a weight, and that no recipe covers.
+        already_quantized: whether the model came with quantized operators.
+    """
+
+    sites: tuple[Site, ...]
+    attention: tuple[str, ...]
+    uncovered: tuple[Uncovered, ...]
+    already_quantized: bool
+
+
+def find_sites(prepared: PreparedModel) -> SiteScan:
+    """Return the sites of ``prepared`` and what else computes with weights."""
+    sites: list[Site] = []
+    attention: list[str] = []
+    uncovered: list[Uncovered] = []
+    seen: Counter[str] = Counter()
+    for node in prepared.model.graph:
+        name = str(node.name)
+        if _is_op(node, "MatMul") and not any(is_constant(v) for v in node.inputs):
+            attention.append(name)
+        elif not node.domain and node.op_type in _SITE_OPS:
+            found = _site(node)
+            if isinstance(found, Site):
+                seen[found.id] += 1
+                number = seen[found.id]
+                sites.append(found if number == 1 else _numbered(found, number))
+            else:
+                uncovered.append(Uncovered(name, node.op_type, found))
+        elif reason := _computes_with_weight(node):
+            uncovered.append(Uncovered(name, node.op_type, reason))
+        uncovered.extend(_inside(node))
+    return SiteScan(tuple(sites), tuple(attention), tuple(uncovered), prepared.has_qdq)
+
+
+def _site(node: ir.Node) -> Site | str:
+    """The site that ``node`` is, or why it is none."""
+    place = _weight_place(node)
+    if isinstance(place, str):
+        return place
+    index, axis = place
+    weight, activation = node.inputs[index], node.inputs[1 - index]
+    assert weight is not None
+    assert weight.const_value is not None
+    if activation is None or is_constant(activation):
+        return "both inputs are constant"
+    dtype = weight.const_value.dtype
+    if dtype not in _WEIGHT_TYPES:
+        return f"weight is {dtype.name.lower()}"
+    return Site(
+        id=base_id(node, weight),
+        node=str(node.name),
+        op_type=node.op_type,
+        weight=str(weight.name),
+        weight_shape=static_shape(weight.const_value),
+        weight_axis=axis,
+        weight_input=index,
+        activation=str(activation.name),
+        output=str(node.outputs[0].name),
+        groups=_int(node, "group", 1),
+        dtype="float16" if dtype == ir.DataType.FLOAT16 else "float32",
+    )
+
+
+def _weight_place(node: ir.Node) -> tuple[int, int] | str:
+    """Index of the weight among the inputs and its output channel axis, or why there is none."""
+    if node.op_type == "MatMul":
+        index = 1 if is_constant(node.inputs[1]) else 0
+        rank = _rank(node.inputs[index])
+        if rank < 2:
+            return "weight is a vector"
+        return index, rank - 1 if index == 1 else rank - 2
+    if not is_constant(node.inputs[1]):
+        constant = node.op_type == "Gemm" and is_constant(node.inputs[0])
+        return "weight is input A of a Gemm" if constant else "weight is computed at run time"
+    if node.op_type == "Gemm":
+        if _int(node, "transA", 0):
+            return "the activation is transposed (transA = 1)"
+        return 1, 0 if _int(node, "transB", 0) else 1
+    return 1, 0 if node.op_type == "Conv" else 1
+
+
+def _computes_with_weight(node: ir.Node) -> str | None:
+    weights = [v for v in node.inputs if is_constant(v) and _rank(v) > 1 and _is_float(v)]
+    if not weights:
+        return None
+    if not node.domain and node.op_type in _UNCOVERED_OPS:
+        return "operator is not covered"
+    # An engine's own operators (fused attention, packed weights) cannot be looked into.
+    return f"operator of domain {node.domain}" if node.domain not in ("", "ai.onnx.ml") else None
+
+
+def _inside(node: ir.Node) -> list[Uncovered]:
+    found = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            bodies = [attribute.as_graph()]
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            bodies = list(attribute.as_graphs())
+        else:
+            continue
+        for body in bodies:
+            for inner in ir.traversal.RecursiveGraphIterator(body):
+                ops = (*_SITE_OPS, *_UNCOVERED_OPS)
+                if (
+                    not inner.domain
+                    and inner.op_type in ops
+                    and any(map(is_constant, inner.inputs))
+                ):
+                    reason = f"inside a body of {node.op_type} '{node.name}'"
+                    found.append(Uncovered(str(inner.name), inner.op_type, reason))
+    return found
+
+
+def _numbered(site: Site, number: int) -> Site:
+    fields = {**site.__dict__, "id": f"{site.id}#{number}"}
+    return Site(**fields)
+
+
+def _is_op(node: ir.Node, op_type: str) -> bool:
+    return not node.domain and node.op_type == op_type
+
+
+def _rank(value: ir.Value | None) -> int:
+    if value is None or value.const_value is None:
+        return 0
+    return len(static_shape(value.const_value))
+
+
+def _is_float(value: ir.Value | None) -> bool:
+    dtype = None if value is None else value.dtype
+    return dtype is not None and dtype.is_floating_point()
+
+
+def _int(node: ir.Node, name: str, default: int) -> int:
+    return node.attributes.get_int(name, default)

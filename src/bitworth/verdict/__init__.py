@@ -1,0 +1,99 @@
+"""From numbers to a verdict and a decision: pure functions on numpy arrays.
+
+Nothing here reads, writes or keeps state. ``schedule`` says in which order to time, ``judge_cell``
+turns the sessions into verdicts, ``paired`` gives losses of quality their intervals, ``decide``
+applies a policy to both, and ``amdahl_ceiling`` says what could be reached at most.
+"""
+
+from bitworth.verdict.blocks import SessionBlocks, blocks_from_samples
+from bitworth.verdict.bounds import amdahl_ceiling, amdahl_total
+from bitworth.verdict.criteria import (
+    QUALITY_GATE,
+    Candidate,
+    CandidateCriteria,
+    Criterion,
+    CriterionState,
+    MetricLoss,
+    Policy,
+)
+from bitworth.verdict.decide import (
+    CellVerdict,
+    Comparison,
+    RatioInterval,
+    Verdict,
+    classify,
+    compare,
+    judge_cell,
+    settled,
+)
+from bitworth.verdict.estimate import (
+    Interval,
+    detectable,
+    session_estimate,
+    sessions_to_settle,
+    t_interval,
+)
+from bitworth.verdict.gates import Gate, GateState
+from bitworth.verdict.paired import (
+    PairedLoss,
+    binary_loss,
+    mean_loss,
+    ratio_loss,
+    resolvable_loss,
+    tango_interval,
+)
+from bitworth.verdict.policy import Decision, DecisionKind, decide, worst_cell
+from bitworth.verdict.rounding import sig6, sig6_or_none
+from bitworth.verdict.rules import TimingRules
+from bitworth.verdict.schedule import (
+    SessionSchedule,
+    rounds_in_session,
+    session_schedule,
+    williams_square,
+)
+
+__all__ = [
+    "QUALITY_GATE",
+    "Candidate",
+    "CandidateCriteria",
+    "CellVerdict",
+    "Comparison",
+    "Criterion",
+    "CriterionState",
+    "Decision",
+    "DecisionKind",
+    "Gate",
+    "GateState",
+    "Interval",
+    "MetricLoss",
+    "PairedLoss",
+    "Policy",
+    "RatioInterval",
+    "SessionBlocks",
+    "SessionSchedule",
+    "TimingRules",
+    "Verdict",
+    "amdahl_ceiling",
+    "amdahl_total",
+    "binary_loss",
+    "blocks_from_samples",
+    "classify",
+    "compare",
+    "decide",
+    "detectable",
+    "judge_cell",
+    "mean_loss",
+    "ratio_loss",
+    "resolvable_loss",
+    "rounds_in_session",
+    "session_estimate",
+    "session_schedule",
+    "sessions_to_settle",
+    "settled",
+    "sig6",
+    "sig6_or_none",
+    "t_interval",
+    "tango_interval",
+    "williams_square",
+    "worst_cell",
+]

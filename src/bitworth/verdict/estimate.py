@@ -1,0 +1,168 @@
+"""From blocks to a log time ratio with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import nctdtrinc, stdtrit
+
+from bitworth.verdict.blocks import SessionBlocks, blocks_from_samples
+from bitworth.verdict.rules import TimingRules
+
+__all__ = [
+    "Interval",
+    "SessionBlocks",
+    "TimingRules",
+    "blocks_from_samples",
+    "detectable",
+    "hodges_lehmann",
+    "label_logs",
+    "round_location",
+    "session_estimate",
+    "sessions_to_settle",
+    "t_interval",
+]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A log ratio with its interval over n sessions; infinite where n is 1."""
+
+    estimate: float
+    low: float
+    high: float
+    half_width: float
+    n: int
+
+
+def hodges_lehmann(values: NDArray[np.float64]) -> float:
+    """Median of the pairwise means, each value paired with itself too.
+
+    Shape: (n,), finite; unit: that of the values. Raises ValueError for n = 0. Hodges and Lehmann
+    (1963), Estimates of location based on rank tests, Annals of Mathematical Statistics 34:598.
+    """
+    if values.size == 0:
+        raise ValueError("no values to take a location of")
+    i, j = np.triu_indices(values.size)
+    return float(np.median((values[i] + values[j]) / 2))
+
+
+def round_location(differences: NDArray[np.float64]) -> float:
+    """Hodges-Lehmann location over rounds; NaN when under half of them are finite.
+
+    Shape: (rounds,), float64.
+    """
+    usable = differences[np.isfinite(differences)]
+    if usable.size == 0 or 2 * usable.size < differences.size:
+        return math.nan
+    return hodges_lehmann(usable)
+
+
+def label_logs(blocks: SessionBlocks) -> NDArray[np.float64]:
+    """Logs of the block times by label, position effects removed.
+
+    Shape: (rounds, k), float64, log ns; NaN where a block is missing (absent, not finite, or not
+    positive). The effect of a position is the median over rounds of what remains of its logs once
+    the medians of their labels and then of their rounds are taken off (one step of a median
+    polish). Medians of the logs themselves would not do: with labels far apart in time they fall
+    into the gap between two labels, which gave a bias of 1.1% and twice the spread in simulation.
+    """
+    value = blocks.value_ns
+    logs = np.full(value.shape, np.nan)
+    np.log(value, out=logs, where=np.isfinite(value) & (value > 0))
+    label = _nan_median(blocks.by_label(logs), axis=0)
+    rest = logs - label[blocks.order]
+    rest -= _nan_median(rest, axis=1)[:, None]
+    position = np.nan_to_num(_nan_median(rest, axis=0), nan=0.0)
+    return blocks.by_label(logs - position)
+
+
+def _nan_median(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    # np.nanmedian warns where every value is NaN, which is an ordinary case here.
+    ordered = np.sort(values, axis=axis)  # NaN last
+    count = np.sum(~np.isnan(values), axis=axis, keepdims=True)
+    if values.shape[axis] == 0:
+        return np.full(np.squeeze(count, axis).shape, np.nan)
+    low = np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis=axis)
+    high = np.take_along_axis(ordered, np.minimum(count // 2, values.shape[axis] - 1), axis=axis)
+    middle: NDArray[np.float64] = np.squeeze((low + high) / 2, axis)
+    return middle
+
+
+def session_estimate(blocks: SessionBlocks, variant: int, baseline: int = 0) -> float:
+    """Log time ratio of two labels in one session, by Hodges-Lehmann over its rounds.
+
+    Unit: log of variant over baseline. NaN when under half of the rounds have both blocks. Raises
+    ValueError for a label that the session does not have.
+    """
+    for label in (variant, baseline):
+        if not 0 <= label < blocks.labels:
+            raise ValueError(f"label {label} is not one of the session's {blocks.labels}")
+    logs = label_logs(blocks)
+    return round_location(logs[:, variant] - logs[:, baseline])
+
+
+def t_interval(estimates: Sequence[float], alpha: float) -> Interval:
+    """Student's t interval at level 1 - alpha over session estimates.
+
+    Unit: log ratio. One estimate gives an infinite interval, equal ones a width of zero. Raises
+    ValueError for none, for one that is not finite (a missing session must be left out openly) and
+    for alpha outside 0 to 1.
+    """
+    values = np.asarray(estimates, dtype=np.float64)
+    n = values.size
+    if n == 0 or not bool(np.all(np.isfinite(values))):
+        raise ValueError("an interval needs at least one estimate, all of them finite")
+    mean = float(np.mean(values))
+    critical = _critical(n, alpha)
+    if n == 1:
+        return Interval(mean, -math.inf, math.inf, math.inf, 1)
+    half = critical * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, half, n)
+
+
+def _critical(n: int, alpha: float) -> float:
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha must lie between 0 and 1, got {alpha}")
+    return float(stdtrit(n - 1, 1 - alpha / 2)) if n > 1 else math.inf
+
+
+def detectable(half_width: float, n: int, alpha: float, rules: TimingRules) -> float:
+    """Effect that n sessions of this spread call faster or slower with ``rules.power``.
+
+    Unit: log ratio, as ``half_width``. The sum of eps and the half-width times nc / t, with t the
+    critical value and nc the noncentrality at which Student's t exceeds it with that power. (The
+    usual nc = t + t.80 is an approximation: its power is 79% with one comparison in 6 sessions,
+    but 74% with nine.) Infinite for one session. Raises ValueError for a negative half-width.
+    """
+    if not half_width >= 0:
+        raise ValueError(f"a half-width is at least 0, got {half_width}")
+    critical = _critical(n, alpha)
+    if n < 2 or math.isinf(half_width):
+        return math.inf
+    noncentrality = float(nctdtrinc(n - 1, 1 - rules.power, critical))
+    return math.log1p(rules.eps) + half_width * noncentrality / critical
+
+
+def sessions_to_settle(interval: Interval, alpha: float, rules: TimingRules) -> int | None:
+    """Sessions still needed for a verdict, were the estimate and the spread to stay as they are.
+
+    0 when there is one. None when ``rules.max_sessions`` would not do, or with one session, whose
+    spread is unknown. It says what to expect and promises nothing: the estimate will move.
+    """
+    if interval.n < 2:
+        return None
+    effect = abs(interval.estimate)
+    # The half-width at which the interval just leaves eps, or just fits into delta.
+    target = max(effect - math.log1p(rules.eps), math.log1p(rules.delta) - effect)
+    if target <= 0:
+        return None
+    deviation = interval.half_width * math.sqrt(interval.n) / _critical(interval.n, alpha)
+    for n in range(interval.n, rules.max_sessions + 1):
+        if _critical(n, alpha) * deviation / math.sqrt(n) < target:
+            return n - interval.n
+    return None

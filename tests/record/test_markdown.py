@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from bitworth.record.address import read, resolve, shown
+from bitworth.record.render_markdown import escape, render_markdown
+from bitworth.record.schema import Record
+
+COMMENT = re.compile(r"<!-- bw:(\S+) -->")
+NUMBER = re.compile(r"(?<![\w.])[-+±]?\d")
+
+
+@pytest.fixture(params=["record", "partial_record", "hostile_record"])
+def any_record(request: pytest.FixtureRequest) -> Record:
+    found: Record = request.getfixturevalue(request.param)
+    return found
+
+
+def at_pointer(tree: Any, address: str) -> Any:
+    """A JSON pointer in plain JSON, written apart from the code under test."""
+    for token in address.split("/")[1:]:
+        token = token.replace("~1", "/").replace("~0", "~")
+        tree = tree[int(token)] if isinstance(tree, list) else tree[token]
+    return tree
+
+
+def without_addressed(record: Record, text: str) -> str:
+    """What is left of ``text`` without its addressed values; each must be what its address says."""
+    rest, end = [], 0
+    for comment in COMMENT.finditer(text):
+        before = text[end : comment.start()]
+        plain = shown(record, read(comment[1]))
+        value = f"```sh\n{plain}\n```\n" if before.endswith("```\n") else escape(plain)
+        assert before.endswith(value), (comment[1], value, before[-80:])
+        rest.append(before[: len(before) - len(value)])
+        end = comment.end()
+    return "".join([*rest, text[end:]])
+
+
+def test_every_number_has_an_address_that_gives_its_text(any_record: Record) -> None:
+    rest = without_addressed(any_record, render_markdown(any_record, "speed.svg"))
+    assert [line for line in rest.splitlines() if NUMBER.search(line)] == []
+
+
+def test_every_address_is_a_pointer_into_the_json(any_record: Record) -> None:
+    tree = any_record.model_dump(mode="json")
+    addresses = COMMENT.findall(render_markdown(any_record, "speed.svg"))
+    assert len(addresses) > 100
+    for address in map(read, addresses):
+        if address.endswith("~#"):
+            at_pointer(tree, address.removesuffix("~#"))
+            continue
+        value, found = at_pointer(tree, address), resolve(any_record, address)
+        if isinstance(value, list | dict):
+            assert len(value) == int(shown(any_record, address))
+        else:
+            assert value == found
+
+
+def test_swapped_ends_of_an_interval_would_be_seen(record: Record) -> None:
+    row = next(
+        line
+        for line in render_markdown(record, "speed.svg").splitlines()
+        if line.startswith("| int8 all") and "faster" in line
+    )
+    comparison = record.derived.cells[0].variants[1].comparison
+    assert comparison is not None
+    plain = COMMENT.sub("", row)
+    found = re.search(r"([\d.]+)× \(([\d.]+) to ([\d.]+)\)", plain)
+    assert found is not None
+    value, low, high = map(float, found.groups())
+    assert low < value < high
+    assert comparison.time_ratio_high is not None
+    assert low == round(1 / comparison.time_ratio_high, 3)
+
+
+def test_tables_are_rectangular_and_pipes_are_escaped(any_record: Record) -> None:
+    blocks = re.findall(r"(?:^\|.*\n)+", render_markdown(any_record, "speed.svg"), re.MULTILINE)
+    assert len(blocks) >= 9
+    for block in blocks:
+        rows = [re.split(r"(?<!\\)\|", COMMENT.sub("", row)) for row in block.splitlines()]
+        assert len({len(row) for row in rows}) == 1, block
+        assert all(set(cell.strip()) <= {"-", ":"} and cell.strip() for cell in rows[1][1:-1])
+        assert all(row[0] == "" and row[-1] == "" for row in rows)
+
+
+def test_names_cannot_become_mark_up(hostile_record: Record) -> None:
+    text = COMMENT.sub("", render_markdown(hostile_record, "speed.svg"))
+    assert "<b>" not in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert not re.search(r"(?<!\\)\[x(?<!\\)\]\(y\)", text)
+    assert "-->" not in text
+
+
+def test_text_says_what_did_not_run_and_why(record: Record) -> None:
+    text = COMMENT.sub("", render_markdown(record, "speed.svg"))
+    assert "| bf16 | not run | not run: its CPU provider has no bf16 mode |" in text
+    assert "| int8 s8 | failed | failed: worker died of SIGSEGV |" in text
+    assert "fp8 all is emulated" in text
+    assert "int8 broken: void: quality: relative error 0.97" in text
+    broken = [line for line in text.splitlines() if line.startswith("| int8 broken | void |")]
+    assert len(broken) == 2
+    assert all(line.startswith("| int8 broken | void | see below | – |") for line in broken)
+
+
+def test_baseline_comes_first(record: Record) -> None:
+    lines = COMMENT.sub("", render_markdown(record, "speed.svg")).splitlines()
+    header = next(i for i, line in enumerate(lines) if line.startswith("| variant | verdict |"))
+    assert lines[header + 2].startswith("| baseline | baseline | – | – | 90.50% |")
+
+
+def test_rendering_twice_gives_the_same_text(any_record: Record) -> None:
+    again = Record.model_validate_json(any_record.model_dump_json())
+    assert render_markdown(any_record, "a.svg") == render_markdown(again, "a.svg")
+
+
+def test_partial_record_says_that_nothing_was_timed(partial_record: Record) -> None:
+    text = render_markdown(partial_record, "speed.svg")
+    assert "not timed" in text
+    assert "Nothing was timed in this cell." in text
+
+
+def test_command_with_backticks_stays_in_its_block(record: Record) -> None:
+    facts = record.facts.model_copy(update={"command": "bitworth study `a```b`"})
+    text = render_markdown(record.model_copy(update={"facts": facts}), "speed.svg")
+    assert "````sh\nbitworth study `a```b`\n````\n<!-- bw:/facts/command -->" in text
