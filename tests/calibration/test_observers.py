@@ -215,15 +215,19 @@ def grown(chain: Chain, tmp_path: Path) -> Callable[[int, int, int], int]:
     return run
 
 
-def test_memory_does_not_grow_with_the_samples(grown: Callable[[int, int, int], int]) -> None:
-    # 8 MiB of values a sample: 56 more of them would be 448 MiB.
-    few, many = (grown(1 << 18, samples, 1 << 30) for samples in (8, 64))
-    assert many < few + 24
+@pytest.mark.parametrize(("size", "samples"), [(1 << 18, (8, 64)), (1 << 21, (2, 8))])
+def test_memory_does_not_grow_with_the_samples(
+    grown: Callable[[int, int, int], int], size: int, samples: tuple[int, int]
+) -> None:
+    # 8 MiB of values a sample, then 64: kept, the samples in between would be over 380 MiB.
+    few, many = (grown(size, count, 1 << 30) for count in samples)
+    assert many < few + 48
 
 
 def test_memory_keeps_to_the_budget(grown: Callable[[int, int, int], int]) -> None:
-    # 256 MiB of values, in runs of 64; the model itself holds two to three of 32 at a time.
-    assert grown(1 << 23, 1, 64 << 20) < 256
+    # 256 MiB of values in runs of 64, and the input and what a run works with, of 32 each. 120 is
+    # usual; over 270 when the run that only measures keeps the values.
+    assert grown(1 << 23, 1, 64 << 20) < 200
 
 
 def test_the_recogniser_of_rapidocr() -> None:

@@ -269,6 +269,21 @@ def test_names_that_are_taken(make: Make, run: Run) -> None:
     run(serialize(model), x=_rand(1, 4))
 
 
+def test_a_bias_stays_in_float(make: Make, run: Run) -> None:
+    # An int32 bias overflows under scales as small as these.
+    bias = np.array([1e4, -1e4], np.float32)
+    prepared = make(
+        "g (float[1, 2, 3, 3] x) => (float[1, 2, 3, 3] y) { y = Conv(x, w, b) }",
+        {"w": np.full((2, 2, 1, 1), 1e-6, np.float32), "b": bias},
+    )
+    tiny = TensorScale("int8", np.array(1e-6, np.float32))
+    model = lower(prepared, _all(prepared, tiny))
+    conv = next(n for n in model.graph if n.op_type == "Conv")
+    assert conv.inputs[2] is model.graph.initializers["b"]
+    (y,) = run(serialize(model), x=np.zeros((1, 2, 3, 3), np.float32))
+    assert np.array_equal(y[0, :, 0, 0], bias)
+
+
 def test_an_all_zero_weight(make: Make, run: Run) -> None:
     prepared = make(
         "g (float[N, 4] x) => (float[N, 4] y) { y = MatMul(x, w) }",

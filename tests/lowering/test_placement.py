@@ -51,7 +51,9 @@ SPELLINGS = {
         "q = Mul(v, v) \n k = Mul(v, q) \n l = Mul(k, c) \n n = Add(v, l) \n o = Mul(n, c)"
         "\n t = Tanh(o) \n p = Add(t, one) \n m = Mul(v, p) \n a = Mul(m, half)"
     ),
-    "HardSwish by Clip": "p = Add(v, three) \n k = Clip(p, c, six) \n m = Mul(v, k) \n a = Div(m, six)",
+    "HardSwish by Clip": (
+        "p = Add(v, three) \n k = Clip(p, c, six) \n m = Mul(v, k) \n a = Div(m, six)"
+    ),
 }
 KINDS = {
     "x * Sigmoid(x)": "Swish",

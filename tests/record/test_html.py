@@ -50,7 +50,9 @@ class Page(HTMLParser):
             self.other.append(data)
 
 
-@pytest.fixture(params=["record", "partial_record", "hostile_record"], scope="module")
+@pytest.fixture(
+    params=["record", "partial_record", "hostile_record", "rival_record"], scope="module"
+)
 def page(request: pytest.FixtureRequest) -> tuple[Record, str, Page]:
     record: Record = request.getfixturevalue(request.param)
     text = render_html(record)

@@ -13,7 +13,7 @@ COMMENT = re.compile(r"<!-- bw:(\S+) -->")
 NUMBER = re.compile(r"(?<![\w.])[-+±]?\d")
 
 
-@pytest.fixture(params=["record", "partial_record", "hostile_record"])
+@pytest.fixture(params=["record", "partial_record", "hostile_record", "rival_record"])
 def any_record(request: pytest.FixtureRequest) -> Record:
     found: Record = request.getfixturevalue(request.param)
     return found
@@ -105,6 +105,13 @@ def test_text_says_what_did_not_run_and_why(record: Record) -> None:
     broken = [line for line in text.splitlines() if line.startswith("| int8 broken | void |")]
     assert len(broken) == 2
     assert all(line.startswith("| int8 broken | void | see below | – |") for line in broken)
+
+
+def test_others_are_shown_against_the_best_free_win(rival_record: Record) -> None:
+    text = COMMENT.sub("", render_markdown(rival_record, "speed.svg"))
+    assert "against the best free win" in text
+    assert "The best free win that passes is bf16." in text
+    assert "Answer: undecided" in text or "Answer: ship bf16" in text
 
 
 def test_baseline_comes_first(record: Record) -> None:

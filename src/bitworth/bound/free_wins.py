@@ -5,6 +5,7 @@ A speed-up over a slow baseline is a false claim, so these join the baseline fir
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,8 @@ class FreeWin:
     Attributes:
         name: what it does.
         applied: whether it joined the baseline.
-        rel_l2: largest relative L2 change of an output on the sample; None if not finite.
+        rel_l2: largest relative L2 change of an output on the sample; None if it is not finite, or
+            if an output changed its shape or its text.
         text: one sentence with its numbers.
     """
 
@@ -35,9 +37,7 @@ class FreeWin:
     text: str
 
 
-def denormal_win(
-    worker: Worker, count: int, given: Path, flushed: Path, sample: Arrays
-) -> FreeWin:
+def denormal_win(worker: Worker, count: int, given: Path, flushed: Path, sample: Arrays) -> FreeWin:
     """Whether setting denormal weights to zero leaves the result as it is.
 
     CPUs multiply denormal numbers in microcode, many times slower than others. Both models run
@@ -50,7 +50,7 @@ def denormal_win(
         run_unoptimized(worker, given, sample), run_unoptimized(worker, flushed, sample)
     )
     applied = change is not None and change <= SAME_RESULT
-    told = "not finite" if change is None else f"{change:.2g}"
+    told = "not a finite number" if change is None else f"{change:.2g}"
     outcome = (
         "set to zero in the baseline and in every variant"
         if applied
@@ -67,17 +67,22 @@ def run_unoptimized(worker: Worker, model: Path, sample: Arrays) -> Arrays:
         WorkerFailed: it does not run.
     """
     options = EngineOptions(threads=1, optimization="none")
-    plan = model.with_suffix(".plan")
-    build_plan(worker, "onnxruntime", model, model.stem, "fp32", options, plan)
-    load_plan(worker, "onnxruntime", plan, "fp32", options)
-    outputs = runner(worker)(sample)
-    plan.unlink()
-    return outputs
+    with tempfile.TemporaryDirectory(dir=model.parent, prefix=".plan-") as folder:
+        plan = Path(folder) / "plan.onnx"
+        build_plan(worker, "onnxruntime", model, model.stem, "fp32", options, plan)
+        load_plan(worker, "onnxruntime", plan, "fp32", options)
+        return runner(worker)(sample)
 
 
 def _largest_change(before: Arrays, after: Arrays) -> float | None:
     worst = 0.0
     for name, value in before.items():
+        if after[name].shape != value.shape:
+            return None
+        if value.dtype.kind in "US":
+            if not np.array_equal(value, after[name]):
+                return None
+            continue
         was = np.asarray(value, dtype=np.float64)
         difference = np.asarray(after[name], dtype=np.float64) - was
         norm, error = float(np.linalg.norm(was)), float(np.linalg.norm(difference))

@@ -31,6 +31,7 @@ from bitworth.engines.base import (
     Plan,
     Runner,
 )
+from bitworth.engines.plan_file import write_file
 
 Fault = Literal["build", "crash_build", "crash_run", "raise_run", "hang_run", "nan", "backwards"]
 
@@ -174,11 +175,8 @@ class MockPlan:
 
     def save(self, path: Path) -> None:
         """Write the model, and the label beside it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for target, data in ((_label_file(path), self.label.encode()), (path, self.model)):
-            part = target.with_name(target.name + ".part")
-            part.write_bytes(data)
-            os.replace(part, target)
+        write_file(_label_file(path), self.label.encode())
+        write_file(path, self.model)
 
     def load(self) -> Runner:
         """A runner over the saved file.

@@ -7,7 +7,9 @@ outputs are bit-equal and every worker runs the same bytes.
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
+import weakref
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +50,8 @@ class OrtRunner:
     def bind(self, inputs: Arrays) -> None:
         """Bind ``inputs`` and let the session allocate the outputs once a run."""
         self._binding = self._session.io_binding()
-        self._inputs = {k: np.ascontiguousarray(v) for k, v in inputs.items()}
+        # Not ascontiguousarray: it turns a scalar into a vector.
+        self._inputs = {k: np.asarray(v, order="C") for k, v in inputs.items()}
         for name, value in self._inputs.items():
             self._binding.bind_cpu_input(name, value)
         for name in self._names:
@@ -120,10 +123,9 @@ def layer_times(events: Sequence[dict[str, Any]], calls: int) -> list[LayerTime]
 class OrtPlan:
     """An optimized model file."""
 
-    def __init__(self, path: Path, options: EngineOptions, keep: Any = None) -> None:
+    def __init__(self, path: Path, options: EngineOptions) -> None:
         self._path = path
         self._options = options
-        self._keep = keep  # holds the temporary folder of a plan that is not saved yet
 
     @property
     def size_bytes(self) -> int:
@@ -190,11 +192,12 @@ class OnnxRuntime:
         """
         import onnxruntime as ort
 
-        folder = tempfile.TemporaryDirectory(prefix="bitworth-plan-")
-        path = Path(folder.name) / "plan.onnx"
+        folder = Path(tempfile.mkdtemp(prefix="bitworth-plan-"))
+        plan = OrtPlan(folder / "plan.onnx", options)
+        weakref.finalize(plan, shutil.rmtree, folder, ignore_errors=True)
         session = _session_options(options)
-        session.optimized_model_filepath = str(path)
-        if _stored_bytes(lowered.path) > INLINE_LIMIT_BYTES:
+        session.optimized_model_filepath = str(folder / "plan.onnx")
+        if _needs_data_file(lowered.path):
             session.add_session_config_entry(
                 "session.optimized_model_external_initializers_file_name", "plan.onnx.data"
             )
@@ -204,7 +207,7 @@ class OnnxRuntime:
             else ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         )
         _session(lowered.path, session)
-        return OrtPlan(path, options, keep=folder)
+        return plan
 
     def open(self, path: Path, precision: str, options: EngineOptions) -> Plan:
         """The plan saved at ``path``."""
@@ -235,9 +238,20 @@ def _session(path: Path, options: Any) -> Any:
         raise EngineError(f"onnxruntime: {one_line(error)}") from error
 
 
-def _stored_bytes(path: Path) -> int:
-    data = path.with_name(path.name + ".data")
-    return path.stat().st_size + (data.stat().st_size if data.exists() else 0)
+def _needs_data_file(path: Path) -> bool:
+    """Whether the model is too large for one file, or has weights in a file beside it.
+
+    Without a data file of its own, the optimized model would go on naming the latter.
+    """
+    import onnx
+
+    if path.stat().st_size > INLINE_LIMIT_BYTES:
+        return True
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+    except Exception:  # protobuf's errors have many classes; onnxruntime's own words are better
+        return False
+    return any(t.data_location == onnx.TensorProto.EXTERNAL for t in graph.initializer)
 
 
 ENGINE = OnnxRuntime()

@@ -6,7 +6,6 @@ takes bf16 where the CPU has it, and an f32 blob imported without the hint retur
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter_ns
@@ -28,6 +27,7 @@ from bitworth.engines.base import (
     one_line,
 )
 from bitworth.engines.cpu import cpu_model, has_int8_dot, isa
+from bitworth.engines.plan_file import write_file
 
 _HINTS = {"fp32": "f32", "bf16": "bf16"}
 _NAMES = {"float32": "fp32", "f32": "fp32", "bfloat16": "bf16", "bf16": "bf16"}
@@ -44,10 +44,11 @@ class OvRunner:
         self._ports = {_name(port): port for port in compiled.inputs}
 
     def bind(self, inputs: Arrays) -> None:
-        """Set the request's input tensors (the arrays are shared, not copied)."""
+        """Set the request's input tensors (a writeable array is shared, not copied)."""
         import openvino as ov
 
-        self._inputs = {k: np.ascontiguousarray(v) for k, v in inputs.items()}
+        # The plugin takes no array that cannot be written, such as one that came over the wire.
+        self._inputs = {k: np.require(v, requirements="CW") for k, v in inputs.items()}
         for name, value in self._inputs.items():
             self._request.set_tensor(self._ports[name], ov.Tensor(value, shared_memory=True))
 
@@ -125,10 +126,7 @@ class OvPlan:
 
     def save(self, path: Path) -> None:
         """Write the blob."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_bytes(self._blob)
-        os.replace(part, path)
+        write_file(path, self._blob)
 
     def load(self) -> Runner:
         """Import the blob with the hint that it was compiled with."""

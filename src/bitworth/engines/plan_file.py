@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 DATA_SUFFIX = ".data"
@@ -31,14 +32,27 @@ def plan_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` under a temporary name first; a failure leaves nothing."""
+    _through_part(path, lambda part: part.write_bytes(data))
+
+
 def publish(source: Path, target: Path) -> None:
     """Copy a plan's files to ``target``'s folder, each under a temporary name first.
 
     The weights come before the file that names them, so that a plan that exists is whole.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     for file in reversed(plan_files(source)):
         final = target if file == source else target.with_name(file.name)
-        part = final.with_name(final.name + ".part")
-        shutil.copyfile(file, part)
-        os.replace(part, final)
+        _through_part(final, partial(shutil.copyfile, file))
+
+
+def _through_part(final: Path, write: Callable[[Path], object]) -> None:
+    final.parent.mkdir(parents=True, exist_ok=True)
+    part = final.with_name(final.name + ".part")
+    try:
+        write(part)
+        part.replace(final)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -58,13 +57,13 @@ def store_arrays(
     """
     folder.mkdir(parents=True, exist_ok=True)
     index: list[dict[str, tuple[str, list[int], int, int]]] = []
-    part = folder / (_DATA + ".part")
+    part, index_part = folder / (_DATA + ".part"), folder / (_INDEX + ".part")
     try:
         with part.open("wb") as stream:
             for done, arrays in enumerate(samples, start=1):
                 entry = {}
                 for name, value in arrays.items():
-                    data = np.ascontiguousarray(value)
+                    data = np.asarray(value, order="C")
                     start = stream.tell()
                     # Offsets stay multiples of 64, so that every view is aligned.
                     stream.write(data.tobytes() + b"\0" * (-data.nbytes % 64))
@@ -73,19 +72,24 @@ def store_arrays(
                 if done == 1:
                     _check_room(folder, stream.tell() * count)
                 progress(done)
-        os.replace(part, folder / _DATA)
-        (folder / (_INDEX + ".part")).write_text(json.dumps(index), encoding="utf-8")
-        os.replace(folder / (_INDEX + ".part"), folder / _INDEX)
+        part.replace(folder / _DATA)
+        index_part.write_text(json.dumps(index), encoding="utf-8")
+        index_part.replace(folder / _INDEX)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        _remove(part, index_part, folder / _DATA)
         raise UserError(
-            f"{folder}: {count} samples cannot be written ({error.strerror}); "
+            f"{folder}: {count} samples cannot be written ({error.strerror or error}); "
             "free some space or choose another folder with --output"
         ) from error
     except BaseException:
-        part.unlink(missing_ok=True)
+        _remove(part, index_part, folder / _DATA)
         raise
     return ArrayStore(folder)
+
+
+def _remove(*files: Path) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _check_room(folder: Path, needed: int) -> None:

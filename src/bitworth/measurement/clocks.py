@@ -38,11 +38,14 @@ def read_cpu(pids: Sequence[int]) -> CpuReading:
     try:
         fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[:8])
-        ours = sum(_process_ticks(pid) for pid in (os.getpid(), *pids))
     except (OSError, ValueError):
         return CpuReading(perf_counter(), None, None, None)
     busy = user + nice + system + irq + softirq
-    return CpuReading(perf_counter(), busy / ticks, steal / ticks, ours / ticks)
+    each = [_process_ticks(pid) for pid in (os.getpid(), *pids)]
+    known = [t for t in each if t is not None]
+    # The time of a process that has ended would be counted as that of others.
+    ours = sum(known) / ticks if len(known) == len(each) else None
+    return CpuReading(perf_counter(), busy / ticks, steal / ticks, ours)
 
 
 def interference(before: CpuReading, after: CpuReading) -> Interference:
@@ -64,11 +67,11 @@ def _share(value: float) -> float:
     return round(min(max(value, 0.0), 1.0), 4)
 
 
-def _process_ticks(pid: int) -> int:
+def _process_ticks(pid: int) -> int | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return 0
+        return None
     # The name in parentheses may hold spaces; utime and stime are fields 14 and 15.
     fields = text.rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])

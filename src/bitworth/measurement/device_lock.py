@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bitworth.errors import UserError
@@ -31,6 +31,20 @@ def lock_path(device: str) -> Path:
     return Path(tempfile.gettempdir()) / f"bitworth-{name}.lock"
 
 
+def _open(path: Path) -> int:
+    # A link that someone laid in a shared folder would have its target emptied.
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        # Without O_CREAT: in a sticky folder Linux refuses it for another user's file
+        # (fs.protected_regular).
+        return os.open(path, flags)
+    except FileNotFoundError:
+        handle = os.open(path, flags | os.O_CREAT, 0o666)
+    with suppress(PermissionError):  # another user's, made a moment ago
+        os.fchmod(handle, 0o666)  # the umask would shut every other user out
+    return handle
+
+
 @contextmanager
 def hold(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file ``path``; the kernel drops it when the holder dies.
@@ -43,7 +57,7 @@ def hold(path: Path, what: str) -> Iterator[None]:
         UserError: another process holds it, or it cannot be created.
     """
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = _open(path)
     except OSError as error:
         raise UserError(
             f"{path}: cannot be opened ({error.strerror}); make it writable or remove it"

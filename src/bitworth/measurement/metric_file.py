@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
+from bitworth.engines.base import one_line
 from bitworth.errors import UserError
 from bitworth.measurement.quality import MetricSpec, Score
 
@@ -23,10 +26,14 @@ def load_metric(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Metr
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; quality.metric names a Python file")
-    spec = importlib.util.spec_from_file_location(f"bitworth_metric_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
+    # A name of its own for each file, so that two files called metric.py can both be in use.
+    module_name = f"bitworth_metric_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path}: is no Python file; give a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their class up through sys.modules while the file is running.
+    sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
         declared = {
@@ -35,10 +42,13 @@ def load_metric(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Metr
         }
         score: Score = module.make_metric(metadata)
     except Exception as error:  # the file is the user's code: whatever it raises is told
+        del sys.modules[module_name]
         raise UserError(
-            f"{path}: {type(error).__name__}: {error}; a metric file defines METRICS and "
-            "make_metric(metadata)"
+            f"{path}: {type(error).__name__}: {one_line(error)}; a metric file defines METRICS "
+            "and make_metric(metadata)"
         ) from error
+    if not callable(score):
+        raise UserError(f"{path}: make_metric(metadata) returns no function; return the metric")
     for name, metric in declared.items():
         if metric.kind not in ("binary", "mean", "ratio") or metric.better not in (
             "higher",

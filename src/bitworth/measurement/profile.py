@@ -86,4 +86,6 @@ def _site_behind(
             found.append(by_node[current])
             continue
         frontier.extend(producers.get(value, "") for value in upstream.get(current, ()))
-    return found[0] if len(found) == 1 else None
+    # What the limit left unseen may hold another site.
+    unseen = any(name and name not in seen for name in frontier)
+    return found[0] if len(found) == 1 and not unseen else None

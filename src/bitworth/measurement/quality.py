@@ -10,12 +10,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bitworth.engines.base import Arrays
+from bitworth.engines.base import Arrays, one_line
 from bitworth.errors import UserError
 from bitworth.measurement.array_store import ArrayStore
+from bitworth.measurement.workers import WorkerFailed
 
 #: Elements of one chunk: 256 KB in float64.
 _CHUNK = 32768
+#: What a metric of each kind returns for one sample.
+_EXPECTED = {"binary": "0 or 1", "mean": "one finite number", "ratio": "a pair of finite numbers"}
 Value = float | tuple[float, float]
 Score = Callable[[Arrays, object], Mapping[str, Value]]
 Run = Callable[[Arrays], Mapping[str, NDArray[np.generic]]]
@@ -59,10 +62,12 @@ class OutputSums:
         exact = want.astype(np.float64)
         difference = got.astype(np.float64)
         output = _squared_norm(difference)
-        difference -= exact
+        with np.errstate(invalid="ignore", over="ignore"):  # infinity less infinity: counted below
+            difference -= exact
         squared = _squared_norm(difference)
         if not math.isfinite(squared):  # one non-finite element makes the sum non-finite
-            self.non_finite += got.size - int(np.count_nonzero(np.isfinite(difference)))
+            count = got.size - int(np.count_nonzero(np.isfinite(difference)))
+            self.non_finite += max(1, count)  # or squares beyond float64
             return
         self.difference += squared
         self.output += output
@@ -81,10 +86,10 @@ class OutputSums:
     @property
     def cosine(self) -> float | None:
         """Cosine over all elements; None with non-finite outputs or a zero norm."""
-        norms = math.sqrt(self.reference * self.output)
+        norms = math.sqrt(self.reference) * math.sqrt(self.output)
         # |a - b|^2 = |a|^2 + |b|^2 - 2 ab
         product = (self.reference + self.output - self.difference) / 2
-        return None if self.non_finite or norms == 0 else min(1.0, product / norms)
+        return None if self.non_finite or norms == 0 else max(-1.0, min(1.0, product / norms))
 
     @property
     def sqnr_db(self) -> float | None:
@@ -96,11 +101,20 @@ class OutputSums:
 
 @dataclass
 class Quality:
-    """What ``evaluate`` found: sums by output and values by metric, in the samples' order."""
+    """What ``evaluate`` found, in the samples' order.
+
+    Attributes:
+        n: samples.
+        outputs: sums by output.
+        metrics: values by metric; None where a metric does not apply to a sample.
+        head_n, head_rel_l2: samples of the head, and the error over them alone.
+    """
 
     n: int = 0
     outputs: dict[str, OutputSums] = field(default_factory=dict)
     metrics: dict[str, list[Value | None]] = field(default_factory=dict)
+    head_n: int = 0
+    head_rel_l2: float | None = None
 
     @property
     def rel_l2(self) -> float | None:
@@ -117,6 +131,7 @@ def evaluate(
     metrics: Mapping[str, MetricSpec],
     score: Score | None,
     progress: Callable[[int], None],
+    head: int = 0,
 ) -> Quality:
     """Run every sample and compare it with the reference.
 
@@ -129,19 +144,29 @@ def evaluate(
         progress: told the samples done.
 
     Raises:
+        WorkerFailed: an output has another shape than the reference's.
         UserError: the metric raised or returned something that it did not declare.
     """
     quality = Quality(metrics={name: [] for name in metrics})
     for index, (inputs, target) in enumerate(samples):
         outputs = run(inputs)
         for name, want in reference[index].items():
-            if np.issubdtype(want.dtype, np.number) or want.dtype == np.bool_:
-                quality.outputs.setdefault(name, OutputSums()).add(want, outputs[name])
+            got = outputs[name]
+            if got.shape != want.shape:
+                raise WorkerFailed(
+                    "refused",
+                    f"sample {index}: output '{name}' has shape {got.shape}, the reference's has "
+                    f"{want.shape}",
+                )
+            if want.dtype.kind in "biufV":  # V: bfloat16 and the FP8 types of ml_dtypes
+                quality.outputs.setdefault(name, OutputSums()).add(want, got)
         if score is not None:
             values = _scored(score, outputs, target, index, metrics)
             for name, column in quality.metrics.items():
                 column.append(values.get(name))
         quality.n += 1
+        if quality.n <= head:
+            quality.head_n, quality.head_rel_l2 = quality.n, quality.rel_l2
         progress(quality.n)
     return quality
 
@@ -150,24 +175,41 @@ def _scored(
     score: Score, outputs: Arrays, target: object, index: int, metrics: Mapping[str, MetricSpec]
 ) -> Mapping[str, Value]:
     try:
-        values = score(outputs, target)
+        values = dict(score(outputs, target))
     except Exception as error:  # the metric is the user's code: whatever it raises is told
         raise UserError(
-            f"quality.metric: sample {index}: {type(error).__name__}: {error}; mend the metric"
+            f"quality.metric: sample {index}: {type(error).__name__}: {one_line(error)}; mend the "
+            "metric, which returns a mapping of names to values"
         ) from error
     for name, value in values.items():
         if name not in metrics:
             raise UserError(
                 f"quality.metric: sample {index}: '{name}' is not declared in METRICS; add it"
             )
-        pair = isinstance(value, tuple)
-        if pair != (metrics[name].kind == "ratio") or not np.all(np.isfinite(value)):
+        kind = metrics[name].kind
+        if not _fits(value, kind):
+            told = " ".join(repr(value).split())[:80]
             raise UserError(
-                f"quality.metric: sample {index}: '{name}' is {value!r}; a {metrics[name].kind} "
-                f"metric returns {'a pair' if metrics[name].kind == 'ratio' else 'one number'}, "
-                "finite"
+                f"quality.metric: sample {index}: '{name}' is {told}; a {kind} metric returns "
+                f"{_EXPECTED[kind]}"
             )
-    return values
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _fits(value: object, kind: str) -> bool:
+    if kind == "ratio":
+        return isinstance(value, tuple) and len(value) == 2 and all(map(_is_finite, value))
+    return _is_finite(value) and (kind != "binary" or value in (0, 1))
+
+
+def _plain(value: Value) -> Value:
+    return (float(value[0]), float(value[1])) if isinstance(value, tuple) else float(value)
+
+
+def _is_finite(value: object) -> bool:
+    # Numpy's scalars of float32 and of the integers are no Python numbers.
+    numeric = isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating))
+    return numeric and math.isfinite(float(value))  # type: ignore[arg-type]
 
 
 def _squared_norm(values: NDArray[np.float64]) -> float:

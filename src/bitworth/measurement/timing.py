@@ -140,8 +140,12 @@ def run_session(
     before_bytes: dict[int, int] = {}
     with ExitStack() as stack:
         workers: dict[int, Worker] = {}
-        for index in schedule.start_order:
-            worker = stack.enter_context(Worker(f"{session}/{index}", target.log))
+        # All interpreters start at once; plans are loaded one after another, in random order.
+        started = [
+            (i, stack.enter_context(Worker(f"{session}/{i}", target.log, target.engine)))
+            for i in schedule.start_order
+        ]
+        for index, worker in started:
             try:
                 loaded = _load(worker, target, plans[index])
                 load_ns[index] = loaded["load_ns"]
@@ -180,8 +184,7 @@ def run_session(
         load_ns=load_ns,
         peak_bytes=peaks,
         engine_bytes={
-            i: None if peak is None else max(0, peak - before_bytes[i])
-            for i, peak in peaks.items()
+            i: None if peak is None else max(0, peak - before_bytes[i]) for i, peak in peaks.items()
         },
         interference=load,
     )
@@ -194,7 +197,5 @@ def _load(worker: Worker, target: TimingTarget, plan: TimedPlan) -> dict[str, in
 
 
 def _block(worker: Worker, target: TimingTarget, lead_in: int, count: int) -> tuple[int, ...]:
-    header, _ = worker.ask(
-        "block", timeout_s=target.timeout_s, lead_in=lead_in, iterations=count
-    )
+    header, _ = worker.ask("block", timeout_s=target.timeout_s, lead_in=lead_in, iterations=count)
     return tuple(header["samples"])

@@ -18,14 +18,15 @@ ARRAYS = "arrays"
 
 
 def send(link: Connection, header: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Send ``header`` and ``arrays``.
+    """Send ``header`` and ``arrays``; strings, which numpy holds as objects, in fixed width.
 
     Raises:
         OSError: the other side is gone.
     """
-    listed = [[name, str(value.dtype), list(value.shape)] for name, value in arrays.items()]
+    plain = {k: v.astype(np.str_) if v.dtype == object else v for k, v in arrays.items()}
+    listed = [[name, str(value.dtype), list(value.shape)] for name, value in plain.items()]
     link.send_bytes(json.dumps({**header, ARRAYS: listed}).encode())
-    for value in arrays.values():
+    for value in plain.values():
         link.send_bytes(np.ascontiguousarray(value).view(np.uint8).reshape(-1).data)
 
 

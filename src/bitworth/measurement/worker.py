@@ -1,10 +1,11 @@
 """The worker process: one engine, one plan, commands from the controller.
 
-Run as ``python -m bitworth.measurement.worker FD PARENT_PID``.
+Run as ``python -m bitworth.measurement.worker FD PARENT_PID [ENGINE]``; ENGINE is imported at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -151,6 +152,12 @@ def serve(link: Connection) -> None:
             return
 
 
+def preload(engine: str) -> None:
+    """Import an engine's library before the first command; nothing for an empty name."""
+    if engine:
+        engine_named(engine).probe()
+
+
 def _resident_bytes() -> int:
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
@@ -169,4 +176,6 @@ def _die_with(parent: int) -> None:
 
 if __name__ == "__main__":
     _die_with(int(sys.argv[2]))
+    with contextlib.suppress(Exception):  # whatever is wrong is told when the engine is asked for
+        preload(sys.argv[3])
     serve(Connection(int(sys.argv[1])))

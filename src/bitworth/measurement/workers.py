@@ -39,18 +39,21 @@ class Worker:
     Args:
         name: distinguishes processes of one plan (``session/slot``).
         log: file that takes what the engine prints; created.
+        preload: engine to import at once, while other workers start; empty for none.
     """
 
-    def __init__(self, name: str, log: Path) -> None:
+    def __init__(self, name: str, log: Path, preload: str = "") -> None:
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
+                    "-P",  # a user's onnx.py in the current folder is not the library
                     "-m",
                     "bitworth.measurement.worker",
                     str(theirs.fileno()),
                     str(os.getpid()),
+                    preload,
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,

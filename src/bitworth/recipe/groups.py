@@ -31,9 +31,7 @@ class Group:
 ALL = Group("all")
 
 
-def members(
-    group: Group, sites: Sequence[Site], time_ns: Mapping[str, float]
-) -> tuple[Site, ...]:
+def members(group: Group, sites: Sequence[Site], time_ns: Mapping[str, float]) -> tuple[Site, ...]:
     """The group's sites in graph order.
 
     Args:
@@ -71,7 +69,10 @@ def members(
 
 
 def _matches(pattern: str, site: Site) -> bool:
-    return fnmatchcase(site.id, pattern) or fnmatchcase(site.node, pattern)
+    # A name with brackets in it, layers[0], matches itself too.
+    return pattern in (site.id, site.node) or any(
+        fnmatchcase(name, pattern) for name in (site.id, site.node)
+    )
 
 
 def _slowest(

@@ -53,9 +53,7 @@ def resolve(quantize: Quantize, preferred: Preference) -> Quantize:
     return replace(
         quantize,
         sign=preferred.sign if quantize.sign == "auto" else quantize.sign,
-        zero_point=(
-            preferred.zero_point if quantize.zero_point == "auto" else quantize.zero_point
-        ),
+        zero_point=(preferred.zero_point if quantize.zero_point == "auto" else quantize.zero_point),
         weight_range=(
             preferred.weight_range if quantize.weight_range == "auto" else quantize.weight_range
         ),

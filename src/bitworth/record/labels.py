@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Align = Literal["left", "right"]
+Align = Literal["left", "right", "center"]
 Offset = tuple[Align, float, float]
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]
@@ -84,7 +84,8 @@ def place_labels(spots: Sequence[Spot], frame: Frame) -> list[Label]:
     # From the right, where the edge leaves the least choice.
     for spot in sorted(spots, key=lambda s: (-s.x, s.y, s.text)):
         others = [frame.pixel(s.x, s.y) for s in spots if s is not spot]
-        offset = min(_OFFSETS, key=lambda o: _cost(spot, o, taken, others, frame))
+        offsets = (*_OFFSETS, *_ends(spot, frame))
+        offset = min(offsets, key=lambda o: _cost(spot, o, taken, others, frame))
         taken.append(_box(spot, offset, frame))
         labels.append(
             Label(spot.text, spot.x, spot.y, *offset, _leader(spot, offset, others, frame))
@@ -98,15 +99,31 @@ def _cost(
     box = _box(spot, offset, frame)
     outside = sum(max(0.0, end) for end in (-box[0], box[2] - frame.width)) * _LINE
     outside += sum(max(0.0, end) for end in (-box[1], box[3] - frame.height)) * 60
-    distance = abs(offset[1]) + abs(offset[2])
+    distance = 30.0 if offset[0] == "center" else abs(offset[1]) + abs(offset[2])
     covered = sum(_overlap(box, other) for other in taken)
     return 2 * outside + covered + distance + (25 if _ambiguous(spot, box, others, frame) else 0)
 
 
+def _ends(spot: Spot, frame: Frame) -> tuple[Offset, Offset]:
+    """Above and below the upright interval."""
+    y = frame.pixel(spot.x, spot.y)[1]
+    low, high = (frame.pixel(spot.x, end)[1] for end in spot.y_range)
+    return ("center", 0.0, min(high - y, -7.0) - 10), ("center", 0.0, max(low - y, 7.0) + 10)
+
+
 def _ambiguous(spot: Spot, box: Box, others: Iterable[Point], frame: Frame) -> bool:
     """Whether a reader could take the text for that of another point."""
-    own = _distance(frame.pixel(spot.x, spot.y), box)
+    x, y = frame.pixel(spot.x, spot.y)
+    if abs(box[0] + box[2] - 2 * x) < 1 and _length(spot, frame) > 30:
+        return False  # at the end of its interval, which leads to the point
+    own = _distance((x, y), box)
     return any(_distance(other, box) < own + 8 for other in others)
+
+
+def _length(spot: Spot, frame: Frame) -> float:
+    """Pixels from end to end of the upright interval."""
+    low, high = (frame.pixel(spot.x, end)[1] for end in spot.y_range)
+    return low - high
 
 
 def _distance(point: Point, box: Box) -> float:
@@ -130,7 +147,7 @@ def _box(spot: Spot, offset: Offset, frame: Frame) -> Box:
     align, dx, dy = offset
     x, y = frame.pixel(spot.x, spot.y)
     width = len(spot.text) * _CHARACTER
-    left = x + dx - (width if align == "right" else 0.0)
+    left = x + dx - {"left": 0.0, "center": width / 2, "right": width}[align]
     return left, y + dy - _LINE / 2, left + width, y + dy + _LINE / 2
 
 

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from bitworth.record.cells import Cell, Table, at, line
 from bitworth.record.schema import Record
-from bitworth.record.tables import bound_table, check_table, decision_lines, verdict_table
+from bitworth.record.tables import (
+    bound_table,
+    cell_title,
+    check_table,
+    decision_lines,
+    verdict_table,
+)
 from bitworth.record.tables_facts import (
     data_table,
     engine_table,
@@ -68,7 +74,7 @@ def sections(record: Record) -> tuple[Section, ...]:
         Section("What a verdict means", _meanings(record)),
         Section(
             "How it was measured",
-            _method(),
+            (*_method(), *_fairness(record)),
             _filled(subject_table(record), data_table(record), policy_table(record)),
             _by_cell(record, output_table),
         ),
@@ -121,6 +127,15 @@ def _meanings(record: Record) -> tuple[Cell, ...]:
             "ship: every variant fails one. undecided: an interval crosses a limit, or evidence "
             "is missing."
         ),
+    )
+
+
+def _fairness(record: Record) -> tuple[Cell, ...]:
+    """What was done to the baseline of each cell to make it a fair one."""
+    return tuple(
+        line(cell_title(record, i), ": ", at(record, "facts", "cells", i, "notes", k))
+        for i, cell in enumerate(record.facts.cells)
+        for k in range(len(cell.notes))
     )
 
 

@@ -161,7 +161,9 @@ def _verdict_row(
     path = ("derived", "cells", i, "variants", j)
     cells = [at(record, *path, "variant"), *_time_cells(record, i, j)]
     if rival:
-        known = summary.against_best is not None
+        # A void comparison has no number against any other variant either.
+        void = summary.comparison is not None and summary.comparison.verdict == "void"
+        known = summary.against_best is not None and not void
         cells.append(_speedup(record, (*path, "against_best")) if known else NONE)
     for metric in metrics:
         cells += _metric_cells(record, i, j, metric)
@@ -263,13 +265,10 @@ def _verdict_notes(record: Record, i: int) -> tuple[Cell, ...]:
                     "result, such as denormal weights set to zero.",
                 )
             )
-        if summary.against_best is not None:
-            notes.append(
-                line(
-                    name, " against ", at(record, *path, "against_best", "baseline"), ": ",
-                    at(record, *path, "against_best", "reason"),
-                )
-            )  # fmt: skip
+    rivals = [j for j, v in enumerate(record.derived.cells[i].variants) if v.against_best]
+    if rivals:
+        best = at(record, "derived", "cells", i, "variants", rivals[0], "against_best", "baseline")
+        notes.append(line("The best free win that passes is ", best, "."))
     return tuple(notes)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bitworth.recipe.granularity import Granularity, PerChannel
 from bitworth.recipe.recipe import Quantize
 from bitworth.record.cells import NONE, Cell, Path, Table, at, columns, joined, key, line
-from bitworth.record.schema import Record, VariantFacts
+from bitworth.record.schema import Record
 from bitworth.record.tables import cell_title
 
 
@@ -228,19 +227,19 @@ def _recipe_rows(record: Record, i: int, j: int) -> list[tuple[Cell, ...]]:
         here = (*path, "recipe", "quantize", k)
         # The record counts the sites of a variant, not of each of its groups.
         sites = counts if k == 0 else (line("(above)"), line("(above)"), line("(above)"))
-        rows.append((name, base, *_entry(record, here, variant, entry), *sites))
+        rows.append((name, base, *_entry(record, here, entry), *sites))
     return rows
 
 
-def _entry(record: Record, path: Path, variant: VariantFacts, entry: Quantize) -> tuple[Cell, ...]:
+def _entry(record: Record, path: Path, entry: Quantize) -> tuple[Cell, ...]:
     calibrator = at(record, *path, "calibrator", "name")
     if entry.calibrator.name == "percentile":
         calibrator = line(calibrator, " ", at(record, *path, "calibrator", "percentile"))
-    weights = line(_granularity(variant, entry.weights))
-    sign, zero = line("per tensor"), NONE
+    weights, zero = at(record, *path, "weights", "kind"), NONE
+    sign = at(record, *path, "activations", "kind")
     if entry.format == "int8":
         weights = line(weights, ", ", at(record, *path, "weight_range"), " range")
-        sign = line("per tensor, ", at(record, *path, "sign"))
+        sign = line(sign, ", ", at(record, *path, "sign"))
         zero = at(record, *path, "zero_point")
     return (
         at(record, *path, "group"),
@@ -251,13 +250,6 @@ def _entry(record: Record, path: Path, variant: VariantFacts, entry: Quantize) -
         calibrator,
         at(record, *path, "placement"),
     )
-
-
-def _granularity(variant: VariantFacts, entry: Granularity) -> str:
-    """As lowering did it: what the sites say goes before what was asked for."""
-    done = sorted({site.weight_granularity for site in variant.sites})
-    asked = "per_channel" if isinstance(entry, PerChannel) else "per_tensor"
-    return (done[0] if len(done) == 1 else asked).replace("_", " ")
 
 
 def _shapes(record: Record, path: Path, names: Iterable[str]) -> Cell:

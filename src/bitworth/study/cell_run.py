@@ -53,13 +53,15 @@ class CellRun:
             threads=self.config.threads or usable_cores(), extra=dict(self.config.options)
         )
         self.engine = CellEngine(self.config.engine, self.name, info, options, self._preference(info))
-        baseline = run_plain(self.study, self.engine, BASELINE, "fair")
+        baseline = run_plain(self.study, self.engine, BASELINE, "fair", judged=True)
         self.variants.append(baseline)
         if baseline.state != "measured":
             return
         win = self.study.subject.free_win
         if win is not None and win.applied:
-            self.variants.append(run_plain(self.study, self.engine, AS_GIVEN, "as_given"))
+            self.variants.append(
+                run_plain(self.study, self.engine, AS_GIVEN, "as_given", judged=False)
+            )
         self._profile_baseline()
         times = site_times(self.profile)
         for variant in self.study.config.variant:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from bitworth.engines.base import Arrays, EngineOptions, LayerTime
-from bitworth.measurement.array_store import ArrayStore, store_arrays
+from bitworth.measurement.array_store import ArrayStore, is_stored, store_arrays
 from bitworth.measurement.plans import TIMEOUT_S, build_plan, load_plan, runner
 from bitworth.measurement.profile import MappedLayer, map_layers
-from bitworth.measurement.quality import MetricSpec, Quality, Score, evaluate
+from bitworth.measurement.quality import MetricSpec, Quality, Run, Score, evaluate
 from bitworth.measurement.workers import Worker
 from bitworth.record.schema import OptimizationCheck
 from bitworth.study.data_stage import StudyData
@@ -45,6 +45,27 @@ class Judge:
     score: Score | None
 
 
+@dataclass(frozen=True)
+class PlanRequest:
+    """What to build, and where to.
+
+    Attributes:
+        engine: engine name.
+        model: the lowered model.
+        label: the variant.
+        precision: base precision that the engine is told.
+        options: the cell's options.
+        plan: file of the plan.
+    """
+
+    engine: str
+    model: Path
+    label: str
+    precision: str
+    options: EngineOptions
+    plan: Path
+
+
 def probe_engine(workspace: Workspace, engine: str) -> dict[str, Any]:
     """What the engine is on this machine.
 
@@ -53,28 +74,6 @@ def probe_engine(workspace: Workspace, engine: str) -> dict[str, Any]:
     """
     with Worker(f"{engine}/probe", workspace.path("logs", f"{engine}.log")) as worker:
         return worker.ask("probe", timeout_s=TIMEOUT_S, engine=engine)[0]
-
-
-def build_and_load(
-    workspace: Workspace,
-    engine: str,
-    model: Path,
-    label: str,
-    precision: str,
-    options: EngineOptions,
-    plan: Path,
-) -> dict[str, Any]:
-    """Build a plan in a worker of its own and load it once.
-
-    Returns size, hash, layers, build time and the precision read back from the loaded plan.
-
-    Raises:
-        WorkerFailed: the engine refused, crashed or hung.
-    """
-    with Worker(f"{label}/build", workspace.path("logs", f"{engine}.log")) as worker:
-        built = build_plan(worker, engine, model, label, precision, options, plan)
-        loaded = load_plan(worker, engine, plan, precision, options)
-    return {**built, "precision": loaded["precision"]}
 
 
 def profile_plan(
@@ -101,35 +100,44 @@ def profile_plan(
     return map_layers(layers, subject.sites, subject.producers, subject.upstream)
 
 
-def judge_plan(
+def build_and_judge(
     workspace: Workspace,
-    engine: str,
-    plan: Path,
-    label: str,
-    precision: str,
-    options: EngineOptions,
+    request: PlanRequest,
     judge: Judge,
     reporter: Reporter,
-) -> Quality:
-    """Quality of a plan over all held-out samples.
+    judged: bool = True,
+) -> tuple[dict[str, Any], Quality | None]:
+    """Build a plan, load the saved bytes, and judge them on all held-out samples.
+
+    All in one worker: whatever kills it is the result of this variant alone.
+
+    Returns what was built (size, hash, layers, build time, and the precision read back from the
+    loaded plan) and its quality; None for a plan that is not ``judged``.
 
     Raises:
-        WorkerFailed: the plan does not run.
+        WorkerFailed: the engine refused, crashed or hung.
         UserError: the metric raised.
     """
-    count = len(judge.data.inputs)
-    log = workspace.path("logs", f"{engine}.log")
-    title = f"{engine}: quality of {label}"
-    with Worker(f"{label}/quality", log) as worker, reporter.stage(title, count) as advance:
-        load_plan(worker, engine, plan, precision, options)
-        return evaluate(
-            runner(worker),
-            judge.data.holdout(),
-            judge.reference,
-            judge.metrics,
-            judge.score,
-            advance,
-        )
+    r = request
+    log = workspace.path("logs", f"{r.engine}.log")
+    with Worker(r.label, log) as worker:
+        built = build_plan(worker, r.engine, r.model, r.label, r.precision, r.options, r.plan)
+        loaded = load_plan(worker, r.engine, r.plan, r.precision, r.options)
+        built["precision"] = loaded["precision"]
+        if not judged:
+            return built, None
+        title = f"{r.engine}: quality of {r.label}"
+        with reporter.stage(title, len(judge.data.inputs)) as advance:
+            quality = evaluate(
+                runner(worker),
+                judge.data.holdout(),
+                judge.reference,
+                judge.metrics,
+                judge.score,
+                advance,
+                head=CHECK_SAMPLES,
+            )
+    return built, quality
 
 
 def compute_reference(
@@ -142,60 +150,55 @@ def compute_reference(
         UserError: no room on the disk.
     """
     folder = workspace.path("reference", "x").parent
-    if (folder / "index.json").exists():
+    if is_stored(folder):
         return ArrayStore(folder)
-    options = EngineOptions(threads=threads, optimization="none")
-    plan = workspace.path("plans", "reference.onnx")
-    build_and_load(workspace, "onnxruntime", model, "reference", "fp32", options, plan)
     count = len(data.inputs)
     log = workspace.path("logs", "onnxruntime.log")
     title = "fp32 reference (onnxruntime, unoptimized)"
     with Worker("reference", log) as worker, reporter.stage(title, count) as advance:
-        load_plan(worker, "onnxruntime", plan, "fp32", options)
-        run = runner(worker)
+        run = _unoptimized(worker, workspace, model, threads)
         return store_arrays((run(i) for i, _ in data.holdout()), count, folder, advance)
 
 
 def check_optimization(
-    workspace: Workspace,
-    engine: str,
-    lowered: Path,
-    plan: Path,
-    precision: str,
-    options: EngineOptions,
-    judge: Judge,
+    workspace: Workspace, lowered: Path, key: str, threads: int, quality: Quality, judge: Judge
 ) -> OptimizationCheck:
-    """Compare the plan's error with that of the same graph run unoptimized, on a few samples.
+    """Compare a plan's error with that of the same graph run unoptimized, on the first samples.
 
     An engine's graph optimization may round differently; it may not compute another function.
 
+    Args:
+        workspace: finished stages.
+        lowered: the graph that the plan was built from.
+        key: its hash; engines that share a graph share its unoptimized error.
+        threads: threads to run with.
+        quality: of the plan, with the error over its first ``CHECK_SAMPLES`` samples.
+        judge: the held-out samples and their reference.
+
     Raises:
-        WorkerFailed: one of the two does not run.
+        WorkerFailed: onnxruntime does not run the graph.
     """
-    plain = EngineOptions(threads=options.threads, optimization="none")
-    plain_plan = workspace.path("plans", f"{plan.stem}-unoptimized.onnx")
-    build_and_load(workspace, "onnxruntime", lowered, "unoptimized", "fp32", plain, plain_plan)
-    unoptimized = _error(workspace, "onnxruntime", plain_plan, "fp32", plain, judge)
-    optimized = _error(workspace, engine, plan, precision, options, judge)
-    plain_plan.unlink(missing_ok=True)
-    known = unoptimized.rel_l2
+    stored = workspace.load("unoptimized", key)
+    if stored is None:
+        with Worker("unoptimized", workspace.path("logs", "onnxruntime.log")) as worker:
+            run = _unoptimized(worker, workspace, lowered, threads)
+            samples = islice(judge.data.holdout(), CHECK_SAMPLES)
+            found = evaluate(run, samples, judge.reference, {}, None, lambda _: None)
+        stored = {"rel_l2": found.rel_l2}
+        workspace.save(stored, "unoptimized", key)
+    known = stored["rel_l2"]
     return OptimizationCheck(
-        n=unoptimized.n,
-        optimized_rel_l2=sig6_or_none(optimized.rel_l2),
+        n=quality.head_n,
+        optimized_rel_l2=sig6_or_none(quality.head_rel_l2),
         unoptimized_rel_l2=sig6_or_none(known),
         limit=None if known is None else sig6(2 * known + CHECK_SLACK),
     )
 
 
-def _error(
-    workspace: Workspace,
-    engine: str,
-    plan: Path,
-    precision: str,
-    options: EngineOptions,
-    judge: Judge,
-) -> Quality:
-    with Worker("check", workspace.path("logs", f"{engine}.log")) as worker:
-        load_plan(worker, engine, plan, precision, options)
-        samples = islice(judge.data.holdout(), CHECK_SAMPLES)
-        return evaluate(runner(worker), samples, judge.reference, {}, None, lambda _: None)
+def _unoptimized(worker: Worker, workspace: Workspace, model: Path, threads: int) -> Run:
+    """The model as a function, in onnxruntime with optimization off."""
+    options = EngineOptions(threads=threads, optimization="none")
+    plan = workspace.path("plans", "unoptimized.onnx")
+    build_plan(worker, "onnxruntime", model, "unoptimized", "fp32", options, plan)
+    load_plan(worker, "onnxruntime", plan, "fp32", options)
+    return runner(worker)

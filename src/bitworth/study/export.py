@@ -87,6 +87,8 @@ def _restored(
         group=variant.name,
         format=fact.format,
         weights=PER_CHANNEL if fact.weight_granularity == "per_channel" else PER_TENSOR,
+        sign="s8",
+        zero_point="symmetric",
         weight_range="reduced" if fact.weight_limit else "full",
     )
     return QuantizedSite(

@@ -14,7 +14,7 @@ from bitworth.recipe import Recipe
 from bitworth.recipe.rules import Preference
 from bitworth.record.schema import QualityFacts, VariantFacts
 from bitworth.record.store import canonical, sha256
-from bitworth.study.cell_stage import build_and_load, check_optimization, judge_plan
+from bitworth.study.cell_stage import PlanRequest, build_and_judge, check_optimization
 from bitworth.study.config import VariantConfig
 from bitworth.study.context import StudyContext, file_key
 from bitworth.study.results import plan_facts, quality_facts
@@ -61,8 +61,13 @@ class CellEngine:
         return found["state"], found["reason"]
 
 
-def run_plain(study: StudyContext, engine: CellEngine, name: str, model: str) -> VariantFacts:
-    """A variant without a quantized site: the baseline, or the model as it was given."""
+def run_plain(
+    study: StudyContext, engine: CellEngine, name: str, model: str, judged: bool
+) -> VariantFacts:
+    """A variant without a quantized site: the baseline, or the model as it was given.
+
+    The latter is not ``judged``: a free win has shown that its result is the baseline's.
+    """
 
     def compute() -> VariantFacts:
         path = model_path(study.workspace, model)
@@ -73,7 +78,7 @@ def run_plain(study: StudyContext, engine: CellEngine, name: str, model: str) ->
             lowered_sha256=model_sha256(path),
             state="measured",
         )
-        return _measured(study, engine, facts, path, "fp32")
+        return _measured(study, engine, facts, path, "fp32", judged)
 
     return _staged(study, engine, name, compute)
 
@@ -210,25 +215,35 @@ def _quantized_facts(
 
 
 def _measured(
-    study: StudyContext, engine: CellEngine, facts: VariantFacts, model: Path, precision: str
+    study: StudyContext,
+    engine: CellEngine,
+    facts: VariantFacts,
+    model: Path,
+    precision: str,
+    judged: bool = True,
 ) -> VariantFacts:
-    """Build, check and judge; a build or run that fails is the variant's result."""
+    """Build, judge and check; a build or run that fails is the variant's result."""
     plan = engine.plan_path(study, facts.name)
-    args = (study.workspace, engine.engine)
+    request = PlanRequest(engine.engine, model, facts.name, precision, engine.options, plan)
     try:
-        built = build_and_load(*args, model, facts.name, precision, engine.options, plan)
-        done = _with(facts, plan=plan_facts(built, built["precision"]))
-        if precision == "fp32":
-            check = check_optimization(
-                *args, model, plan, precision, engine.options, study.judge
-            )
-            done = _with(done, check=check)
-        quality = judge_plan(
-            *args, plan, facts.name, precision, engine.options, study.judge, study.reporter
+        built, quality = build_and_judge(
+            study.workspace, request, study.judge, study.reporter, judged
         )
+        check = None
+        if quality is not None and precision == "fp32":
+            key = facts.lowered_sha256 or model_sha256(model)
+            threads = engine.options.threads
+            check = check_optimization(
+                study.workspace, model, key, threads, quality, study.judge
+            )
     except WorkerFailed as failure:
         return _with(facts, state="failed", reason=str(failure))
-    return _with(done, quality=quality_facts(quality, study.metrics, "measured"))
+    return _with(
+        facts,
+        plan=plan_facts(built, built["precision"]),
+        check=check,
+        quality=quality and quality_facts(quality, study.metrics, "measured"),
+    )
 
 
 def _emulated(
@@ -240,13 +255,13 @@ def _emulated(
     if stored is None:
         options = EngineOptions(threads=threads, optimization="none")
         plan = study.workspace.path("plans", "emulated", f"{key}.onnx")
-        args = (study.workspace, EMULATOR)
+        name = f"{facts.name} (emulated)"
+        request = PlanRequest(EMULATOR, model, name, "fp32", options, plan)
         try:
-            build_and_load(*args, model, facts.name, "fp32", options, plan)
-            name = f"{facts.name} (emulated)"
-            quality = judge_plan(*args, plan, name, "fp32", options, study.judge, study.reporter)
+            _, quality = build_and_judge(study.workspace, request, study.judge, study.reporter)
         except WorkerFailed as failure:
             return _with(facts, state="failed", reason=f"emulation: {failure}")
+        assert quality is not None
         stored = quality_facts(quality, study.metrics, "emulated").model_dump(mode="json")
         study.workspace.save(stored, "emulated", key)
     return _with(

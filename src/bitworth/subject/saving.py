@@ -86,6 +86,9 @@ def _compare(model: ir.Model, written: Path, path: Path) -> None:
             or tensor_sha256(other.const_value) != tensor_sha256(value.const_value)
         ):
             raise UserError(f"{path}: weight '{name}' does not read back; check the disk")
+        if isinstance(other.const_value, ir.ExternalTensor):
+            # Unmapped at once: a model of several GB must not be in memory twice.
+            other.const_value.release()
 
 
 def _weight_bytes(model: ir.Model) -> int:

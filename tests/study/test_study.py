@@ -1,0 +1,216 @@
+"""A whole study on the mock engine: real worker processes, a scripted clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from rich.console import Console
+
+from bitworth.errors import UserError
+from bitworth.record.derive import derive
+from bitworth.record.schema import Record, VariantSummary
+from bitworth.record.store import read_record
+from bitworth.study.config import read_study_file
+from bitworth.study.export import export_variant, find_variant
+from bitworth.study.outputs import OutputPaths
+from bitworth.study.progress import Reporter
+from bitworth.study.run import Interrupted, StudyRequest, run_study
+
+
+def run(folder: Any) -> tuple[Record, OutputPaths]:
+    request = StudyRequest(
+        config=read_study_file(folder.study),
+        folder=folder.root,
+        output=folder.root / "studies",
+        command="bitworth study study.toml",
+    )
+    return run_study(request, Reporter(Console(), quiet=True))
+
+
+def summaries(record: Record, cell: int = 0) -> dict[str, VariantSummary]:
+    return {s.variant: s for s in record.derived.cells[cell].variants}
+
+
+def test_the_scripted_truth_comes_out(folder: Any) -> None:
+    folder.write({"ratios": {"int8 all": 0.8, "int8 conv": 1.25}})
+    record, paths = run(folder)
+    found = summaries(record)
+    fast, slow = found["int8 all"].comparison, found["int8 conv"].comparison
+    assert fast is not None
+    assert slow is not None
+    assert (fast.verdict, slow.verdict) == ("faster", "slower")
+    assert fast.time_ratio_low is not None
+    assert fast.time_ratio_high is not None
+    assert fast.time_ratio_low < 0.8 < fast.time_ratio_high
+    assert record.derived.decision.kind == "ship"
+    assert record.derived.decision.variant == "int8 all"
+    fp8 = found["fp8"]
+    assert (fp8.evidence, fp8.comparison) == ("emulated", None)
+    assert fp8.time.startswith("emulated")
+    assert fp8.rel_l2 is not None
+    assert record.facts.cells[0].variants[-1].quality is not None
+    assert record.facts.cells[0].variants[-1].quality.n == 12
+    for path in (paths.record, paths.readme, paths.report, paths.picture):
+        assert path.stat().st_size > 500
+    assert not list((folder.root / "studies" / ".bitworth").iterdir())
+
+
+def test_recomputing_gives_the_same_bytes(folder: Any) -> None:
+    folder.write()
+    record, paths = run(folder)
+    stored = read_record(paths.record)
+    assert stored == record
+    assert derive(stored.facts).model_dump_json() == stored.derived.model_dump_json()
+
+
+def test_every_int8_plan_is_smaller_and_close(folder: Any) -> None:
+    folder.write()
+    record, _ = run(folder)
+    for name in ("int8 all", "int8 conv"):
+        found = summaries(record)[name]
+        assert found.rel_l2 is not None
+        assert 0 < found.rel_l2 < 0.2
+        assert found.evidence == "measured"
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "word"),
+    [
+        ("build", "failed", "scripted build failure"),
+        ("crash_build", "failed", "SIGSEGV"),
+        ("crash_run", "failed", "SIGSEGV"),
+        ("raise_run", "failed", "scripted failure"),
+    ],
+)
+def test_a_variant_that_fails_is_a_result(folder: Any, fault: str, state: str, word: str) -> None:
+    folder.write({"faults": {"int8 all": fault}, "ratios": {"int8 conv": 0.7}})
+    record, _ = run(folder)
+    variant = next(v for v in record.facts.cells[0].variants if v.name == "int8 all")
+    assert variant.state == state
+    assert word in variant.reason
+    assert any("int8 all" in line.what for line in record.facts.not_run)
+    other = summaries(record)["int8 conv"].comparison
+    assert other is not None
+    assert other.verdict == "faster"
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("nan", "not finite"), ("backwards", "clock")]
+)
+def test_wrong_output_or_clock_is_void(folder: Any, fault: str, reason: str) -> None:
+    folder.write({"faults": {"int8 all": fault}, "ratios": {"int8 all": 0.5}})
+    record, _ = run(folder)
+    found = summaries(record)["int8 all"].comparison
+    assert found is not None
+    assert found.verdict == "void"
+    assert reason in found.reason
+
+
+def test_a_worker_that_dies_while_it_is_timed_voids_its_variant_only(folder: Any) -> None:
+    # It survives its quality (12 samples and the 16 of the check) and dies in the first session.
+    folder.write({"faults": {"int8 all": "crash_run"}, "fault_after": 18})
+    record, _ = run(folder)
+    found = summaries(record)
+    dead, alive = found["int8 all"].comparison, found["int8 conv"].comparison
+    assert dead is not None
+    assert alive is not None
+    assert dead.verdict == "void"
+    assert "SIGSEGV" in dead.reason
+    assert alive.verdict in ("equivalent", "not distinguishable")
+
+
+def test_denormal_weights_are_a_free_win_and_the_plain_model_is_shown(
+    folder: Any, model_writer: Any
+) -> None:
+    model_writer(folder.root / "model.onnx", denormal=True)
+    folder.write({"ratios": {"as given": 3.0}})
+    record, _ = run(folder)
+    found = summaries(record)["as given"].comparison
+    assert record.facts.subject.denormal_weights == 8
+    assert found is not None
+    assert found.verdict == "slower"
+    assert record.derived.decision.variant != "as given"
+    assert any("8 denormal weights" in note for note in record.facts.cells[0].notes)
+
+
+def test_export_is_bit_equal_to_what_was_studied(folder: Any) -> None:
+    folder.write()
+    record, _ = run(folder)
+    target = folder.root / "exported.onnx"
+    for name in ("int8 all", "int8 conv", "fp8", "baseline"):
+        _, variant = find_variant(record, name, None)
+        export_variant(record, variant, folder.root / "model.onnx", target)
+        onnx.checker.check_model(str(target))
+    with pytest.raises(UserError, match="no variant 'int4'"):
+        find_variant(record, "int4", None)
+    folder.root.joinpath("other.onnx").write_bytes(target.read_bytes())
+    with pytest.raises(UserError, match="not the model that was studied"):
+        export_variant(record, variant, folder.root / "other.onnx", target)
+
+
+def test_interrupted_anywhere_it_resumes_and_loses_nothing(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after every finished stage in turn, until the study is through."""
+    from bitworth.study import workspace
+
+    folder.write({"ratios": {"int8 all": 0.8}})
+    real = workspace.Workspace.save
+    saved: list[tuple[str, ...]] = []
+
+    def save_then_stop(self: Any, value: Any, *parts: str) -> None:
+        assert parts not in saved, "a finished stage was computed again"
+        real(self, value, *parts)
+        saved.append(parts)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workspace.Workspace, "save", save_then_stop)
+    partial = 0
+    for _ in range(60):
+        try:
+            record, paths = run(folder)
+            break
+        except Interrupted as stopped:
+            assert "run the same command again" in stopped.advice
+            if stopped.partial is not None:
+                partial += 1
+                assert read_record(stopped.partial).facts.not_run[0].reason == "interrupted"
+        except KeyboardInterrupt:  # before the study's id was known
+            assert saved == [("id",)]
+    else:
+        pytest.fail("the study never ended")
+    assert partial > 3
+    assert record.derived.decision.variant == "int8 all"
+    assert [len(j.sessions) for j in record.facts.cells[0].jobs] == [3]
+    assert not list(paths.record.parent.glob("*.partial.json"))
+
+
+def test_a_second_run_measures_anew(folder: Any) -> None:
+    folder.write()
+    first, paths = run(folder)
+    again, _ = run(folder)
+    assert paths.record.exists()
+    assert first.facts.config_sha256 == again.facts.config_sha256
+    ours = first.facts.cells[0].jobs[0].sessions[0].wall_ns
+    assert ours != again.facts.cells[0].jobs[0].sessions[0].wall_ns
+
+
+def test_hub_of_errors_names_what_to_do(folder: Any) -> None:
+    cases: list[tuple[str, str, str]] = [
+        ('name = "conv"\nop_types = ["Conv"]', 'name = "conv"\nop_types = ["Gemm"]', "Gemm"),
+        ("accuracy = 0.5", "acuracy = 0.5", "no metric 'acuracy'"),
+        ('metric = "metric.py"', 'metric = "nothing.py"', "nothing.py"),
+        ('source = "inputs.py"', 'source = "nothing.py"', "nothing.py"),
+        ('onnx = "model.onnx"', 'onnx = "nothing.onnx"', "nothing.onnx"),
+    ]
+    for old, new, word in cases:
+        path: Path = folder.write()
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+        with pytest.raises(UserError, match=word) as caught:
+            run(folder)
+        assert "\n" not in str(caught.value)
