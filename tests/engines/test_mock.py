@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -45,6 +45,7 @@ def loaded(
         seed=st.integers(0, 2**31),
     )
 )
+@settings(max_examples=50, deadline=None)
 def test_a_script_survives_its_text(script: ClockScript) -> None:
     assert ClockScript.parse(script.dump()) == script
     assert ClockScript.parse("{}") == ClockScript()

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,11 +92,11 @@ def test_threads_are_those_asked_for(small: Path, small_x: Arrays, tmp_path: Pat
     plan = saved(small, tmp_path)
 
     def started(threads: int) -> int:
-        before = len(os.listdir("/proc/self/task"))
+        before = len(list(Path("/proc/self/task").iterdir()))
         runner = ENGINE.open(plan, "fp32", EngineOptions(threads=threads)).load()
         runner.bind(small_x)
         runner.run()
-        return len(os.listdir("/proc/self/task")) - before
+        return len(list(Path("/proc/self/task").iterdir())) - before
 
     # The calling thread is the first.
     assert started(1) == 0
@@ -109,7 +108,8 @@ def test_blocks_and_outputs(small: Path, small_x: Arrays, tmp_path: Path) -> Non
     runner.bind(small_x)
     samples = runner.time_block(5)
     assert len(samples) == 5
-    assert all(isinstance(s, int) and s > 0 for s in samples)
+    assert all(type(s) is int for s in samples)
+    assert min(samples) > 0
     before = runner.outputs()["y"]
     runner.bind({"x": small_x["x"] * 2})
     runner.run()
@@ -271,5 +271,5 @@ def test_extra_options_reach_the_session(small: Path, tmp_path: Path) -> None:
     plain = ENGINE.build(LoweredModel(small, "v"), ONE).layers()
     extra = {"optimization.disable_specified_optimizers": "NchwcTransformer"}
     without = ENGINE.build(LoweredModel(small, "v"), EngineOptions(1, extra=extra)).layers()
-    assert "ReorderInput" in plain
-    assert "ReorderInput" not in without
+    assert any(op.startswith("Reorder") for op in plain)
+    assert not any(op.startswith("Reorder") for op in without)

@@ -227,6 +227,10 @@ def _cell(
         ),
     )  # fmt: skip
     return CellFacts(
+        groups={
+            "all": ("conv_0.weight", "conv_1.weight", "fc.weight"),
+            "convs": ("conv_0.weight", "conv_1.weight"),
+        },
         engine=engine,
         version="1.32.0" if engine == "onnxruntime" else "2026.4.0",
         device="Some CPU @ 2.10GHz",

@@ -24,7 +24,7 @@ small (float[N, 3, 8, 8] x) => (float[N, 5] y) {
 }
 """
 
-INPUTS = '''
+INPUTS = """
 import numpy as np
 
 def _samples(count, seed, split):
@@ -38,9 +38,9 @@ def calibration(count, seed):
 
 def holdout(count, seed):
     return _samples(count, seed, 1)
-'''
+"""
 
-METRIC = '''
+METRIC = """
 METRICS = {"accuracy": {"kind": "binary", "better": "higher"},
            "error": {"kind": "ratio", "better": "lower"}}
 
@@ -49,7 +49,7 @@ def make_metric(metadata):
         y = outputs["y"]
         return {"accuracy": float(y.argmax() >= 0), "error": (float(abs(y).max() > 1e6), 1.0)}
     return score
-'''
+"""
 
 
 def write_model(path: Path, text: str = MODEL, denormal: bool = False) -> Path:

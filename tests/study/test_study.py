@@ -97,9 +97,7 @@ def test_a_variant_that_fails_is_a_result(folder: Any, fault: str, state: str, w
     assert other.verdict == "faster"
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"), [("nan", "not finite"), ("backwards", "clock")]
-)
+@pytest.mark.parametrize(("fault", "reason"), [("nan", "not finite"), ("backwards", "clock")])
 def test_wrong_output_or_clock_is_void(folder: Any, fault: str, reason: str) -> None:
     folder.write({"faults": {"int8 all": fault}, "ratios": {"int8 all": 0.5}})
     record, _ = run(folder)
@@ -168,21 +166,21 @@ def test_interrupted_anywhere_it_resumes_and_loses_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(workspace.Workspace, "save", save_then_stop)
-    partial = 0
+    partials: list[Path] = []
     for _ in range(60):
         try:
             record, paths = run(folder)
             break
         except Interrupted as stopped:
-            assert "run the same command again" in stopped.advice
-            if stopped.partial is not None:
-                partial += 1
-                assert read_record(stopped.partial).facts.not_run[0].reason == "interrupted"
+            partials += [stopped.partial] if stopped.partial is not None else []
+            stages_without_a_record = 0 if partials else len(saved)
         except KeyboardInterrupt:  # before the study's id was known
-            assert saved == [("id",)]
+            stages_without_a_record = len(saved)
     else:
         pytest.fail("the study never ended")
-    assert partial > 3
+    assert len(partials) > 3
+    assert len(set(partials)) == 1
+    assert stages_without_a_record < 6
     assert record.derived.decision.variant == "int8 all"
     assert [len(j.sessions) for j in record.facts.cells[0].jobs] == [3]
     assert not list(paths.record.parent.glob("*.partial.json"))
@@ -214,3 +212,23 @@ def test_hub_of_errors_names_what_to_do(folder: Any) -> None:
         with pytest.raises(UserError, match=word) as caught:
             run(folder)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("raise KeyError('lost')", "KeyError"),
+        ("return {'accuracy': float('nan')}", "finite"),
+        ("return {'speed': 1.0}", "not declared"),
+        ("return {'error': 1.0}", "a pair"),
+    ],
+)
+def test_a_metric_that_fails_is_named(folder: Any, body: str, words: str) -> None:
+    folder.write()
+    path: Path = folder.root / "metric.py"
+    text = path.read_text()
+    path.write_text(text[: text.index("        y = ")] + f"        {body}\n    return score\n")
+    with pytest.raises(UserError, match=words) as caught:
+        run(folder)
+    assert "sample 0" in str(caught.value)
+    assert "\n" not in str(caught.value)

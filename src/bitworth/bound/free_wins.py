@@ -84,7 +84,8 @@ def _largest_change(before: Arrays, after: Arrays) -> float | None:
                 return None
             continue
         was = np.asarray(value, dtype=np.float64)
-        difference = np.asarray(after[name], dtype=np.float64) - was
+        with np.errstate(invalid="ignore"):  # infinity less infinity: found below
+            difference = np.asarray(after[name], dtype=np.float64) - was
         norm, error = float(np.linalg.norm(was)), float(np.linalg.norm(difference))
         if not np.isfinite(norm + error):
             return None

@@ -48,7 +48,7 @@ class OvRunner:
         import openvino as ov
 
         # The plugin takes no array that cannot be written, such as one that came over the wire.
-        self._inputs = {k: np.require(v, requirements="CW") for k, v in inputs.items()}
+        self._inputs = {k: np.require(v, requirements=["C", "W"]) for k, v in inputs.items()}
         for name, value in self._inputs.items():
             self._request.set_tensor(self._ports[name], ov.Tensor(value, shared_memory=True))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -143,6 +144,10 @@ def serve(link: Connection) -> None:
             header = {"ok": True, **header}
         except EngineError as error:
             header, answer = {"ok": False, "kind": "refused", "error": str(error)}, {}
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            kind = "disk full" if full else "raised"
+            header, answer = {"ok": False, "kind": kind, "error": one_line(error)}, {}
         except Exception as error:  # whatever an engine raises is that variant's result
             text = f"{type(error).__name__}: {one_line(error)}"
             header, answer = {"ok": False, "kind": "raised", "error": text}, {}

@@ -14,8 +14,10 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from bitworth.errors import UserError
 from bitworth.measurement.wire import receive, send
 
+_ADVICE = "free some space or choose another folder with --output"
 FailureKind = Literal["refused", "raised", "crashed", "timed out"]
 
 
@@ -29,7 +31,8 @@ class WorkerFailed(Exception):
 
     def __init__(self, kind: FailureKind, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
-        self.kind: FailureKind = kind
+        self.kind: _ADVICE = "free some space or choose another folder with --output"
+FailureKind = kind
         self.detail = detail
 
 
@@ -90,6 +93,7 @@ class Worker:
         Raises:
             WorkerFailed: the command failed, the process died, or no answer came in time (the
                 process is then killed).
+            UserError: the disk is full.
         """
         try:
             send(self._link, {"op": op, **request}, arrays or {})
@@ -100,6 +104,8 @@ class Worker:
         except (EOFError, OSError):
             raise WorkerFailed("crashed", f"{op}: {self._ending()}") from None
         if not header.pop("ok"):
+            if header["kind"] == "disk full":  # the machine's fault, and no result of the variant
+                raise UserError(f"{op}: a file cannot be written ({header['error']}); {_ADVICE}")
             raise WorkerFailed(header["kind"], header["error"])
         return header, answer
 

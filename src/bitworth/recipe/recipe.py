@@ -48,6 +48,8 @@ class Quantize:
         placement: where a site's output is quantized: right behind it (``before_activation``),
             behind the activation function that the engine fuses (``after_activation``), or not at
             all (``input_only``).
+        fused: for ``after_activation``, the activation functions that the engine fuses; in front
+            of any other the output is quantized; None: it fuses all. Part of the preference.
         dequantize: base format that DequantizeLinear yields.
     """
 
@@ -60,6 +62,7 @@ class Quantize:
     weight_range: WeightRange = "auto"
     calibrator: Calibrator = field(default_factory=Calibrator)
     placement: Placement = "auto"
+    fused: tuple[str, ...] | None = None
     dequantize: Literal["fp32"] = "fp32"
 
 

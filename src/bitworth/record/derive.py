@@ -44,31 +44,40 @@ from bitworth.verdict import (
     ratio_loss,
     resolvable_loss,
     sig6,
-    sig6_or_none,
     worst_cell,
 )
 
 RULES_VERSION = 1
+QUALITY_LEVEL = 0.95
 BASELINE = "baseline"
 
 
 def derive(facts: Facts) -> Derived:
     """All that follows from ``facts`` by the rules of ``RULES_VERSION``."""
     cells = tuple(_cell(facts, cell) for cell in facts.cells)
-    decisions = {
-        cell_name(cell): derived.decision for cell, derived in zip(facts.cells, cells, strict=True)
-    }
+    names = cell_names(facts)
+    decisions = {name: cell.decision for name, cell in zip(names, cells, strict=True)}
+    nothing = "nothing was studied"
     return Derived(
         rules_version=RULES_VERSION,
+        quality_level=QUALITY_LEVEL,
         resolvable_loss=_resolvable(facts),
         cells=cells,
-        decision=worst_cell(decisions),
+        decision=(
+            worst_cell(decisions)
+            if decisions
+            else Decision("undecided", None, f"undecided: {nothing}", (), (nothing,))
+        ),
     )
 
 
-def cell_name(cell: CellFacts) -> str:
-    """How a cell is called in sentences."""
-    return f"{cell.engine} {cell.version}, {cell.threads} threads"
+def cell_names(facts: Facts) -> tuple[str, ...]:
+    """How each cell is called in sentences; cells that differ in their options alone say so."""
+    names = [f"{c.engine} {c.version}, {c.threads} threads" for c in facts.cells]
+    return tuple(
+        name if names.count(name) == 1 else f"{name}, options {cell.options_sha256[:6]}"
+        for name, cell in zip(names, facts.cells, strict=True)
+    )
 
 
 def _cell(facts: Facts, cell: CellFacts) -> CellDerived:
@@ -87,18 +96,23 @@ def _cell(facts: Facts, cell: CellFacts) -> CellDerived:
         has_quality_evidence=not facts.data.random,
         has_task_metric=bool(baseline and baseline.quality and baseline.quality.metrics),
     )
-    best = _best_free(cell.free_wins, decision)
-    times = {c: comparisons.get(c) for c in comparisons}
-    summaries = tuple(
-        _summary(v, c, baseline, times.get(v.name), _against_best(facts, cell, best, v.name))
-        for v, c in zip(studied, candidates, strict=True)
+    rival = _best_free_win(cell, decision)
+    rows = tuple(
+        _summary(
+            cell,
+            variant,
+            candidate,
+            baseline,
+            _against(facts, cell, rival, variant.name, total, verdicts, gates),
+        )
+        for variant, candidate in zip(studied, candidates, strict=True)
     )
-    base = () if baseline is None else (_summary(baseline, None, baseline, None, None),)
-    coverage, bounds = _bounds(facts, cell)
+    base = () if baseline is None else (_summary(cell, baseline, None, baseline, None),)
+    coverage, bounds = _bounds(cell)
     return CellDerived(
         engine=cell.engine,
-        verdict=_merged(verdicts),
-        variants=base + _with_memory(cell, summaries),
+        verdicts=tuple(verdicts),
+        variants=base + rows,
         profile_coverage=coverage,
         bounds=bounds,
         decision=decision,
@@ -178,87 +192,88 @@ def _candidate(
 
 
 def _summary(
+    cell: CellFacts,
     variant: VariantFacts,
     candidate: Candidate | None,
     baseline: VariantFacts | None,
-    comparison: Comparison | None,
     against_best: Comparison | None,
 ) -> VariantSummary:
     ratio = None
     if variant.plan and baseline and baseline.plan:
         ratio = sig6(variant.plan.bytes / baseline.plan.bytes)
+    peaks: list[int] = []
+    loads: list[int] = []
+    for job in cell.jobs:
+        if variant.name in job.labels:
+            index = job.labels.index(variant.name)
+            peaks += [p for s in job.sessions if (p := s.peak_bytes.get(index)) is not None]
+            loads += [s.load_ns[index] for s in job.sessions if index in s.load_ns]
     return VariantSummary(
         variant=variant.name,
         evidence=variant.quality.evidence if variant.quality else "none",
-        comparison=comparison,
+        comparison=candidate.comparison if candidate else None,
         against_best=against_best,
         losses=candidate.losses if candidate else (),
         scores=_scores(variant.quality),
         rel_l2=_rel_l2(variant.quality),
         error_over_floor=candidate.error_over_floor if candidate else None,
         plan_bytes_ratio=ratio,
-        peak_bytes=None,
-        load_ns=None,
-        time="" if variant.state == "measured" else f"{variant.state}: {variant.reason}",
+        peak_bytes=round(median(peaks)) if peaks else None,
+        load_ns=round(median(loads)) if loads else None,
+        time=_why_no_time(variant),
     )
 
 
-def _with_memory(
-    cell: CellFacts, summaries: tuple[VariantSummary, ...]
-) -> tuple[VariantSummary, ...]:
-    filled = []
-    for summary in summaries:
-        peaks: list[int] = []
-        loads: list[int] = []
-        for job in cell.jobs:
-            if summary.variant in job.labels:
-                index = job.labels.index(summary.variant)
-                peaks += [p for s in job.sessions if (p := s.peak_bytes.get(index)) is not None]
-                loads += [s.load_ns[index] for s in job.sessions if index in s.load_ns]
-        update = {
-            "peak_bytes": round(median(peaks)) if peaks else None,
-            "load_ns": round(median(loads)) if loads else None,
-        }
-        filled.append(summary.model_copy(update=update))
-    return tuple(filled)
+def _why_no_time(variant: VariantFacts) -> str:
+    if variant.state == "measured":
+        return ""
+    word = "failed" if variant.state == "failed" else "not run"
+    return f"{word}: {variant.reason}"
 
 
-def _best_free(free_wins: Sequence[str], decision: Decision) -> str | None:
-    """The passing variant that is a free win of the engine, such as bf16, if there is one."""
-    passing = [c.name for c in decision.candidates if c.state == "pass" and c.name in free_wins]
-    return passing[0] if passing else None
+def _best_free_win(cell: CellFacts, decision: Decision) -> str | None:
+    """The passing variant that an engine's hint gives for free (such as bf16); the fastest one."""
+    passing = [c for c in decision.candidates if c.state == "pass" and c.name in cell.free_wins]
+    best = max(passing, key=lambda c: c.criteria[0].low or 0.0, default=None)
+    return None if best is None else best.name
 
 
-def _against_best(
-    facts: Facts, cell: CellFacts, best: str | None, variant: str
+def _against(
+    facts: Facts,
+    cell: CellFacts,
+    rival: str | None,
+    variant: str,
+    total: int,
+    verdicts: Sequence[CellVerdict],
+    gates: Mapping[str, Sequence[Gate]],
 ) -> Comparison | None:
     """The variant against the best passing free win, from the job that timed both."""
-    if best is None or variant in (best, "as given"):
+    if rival is None or variant in (rival, "as given"):
         return None
-    for job in cell.jobs:
-        if best in job.labels and variant in job.labels:
+    for job, verdict in zip(cell.jobs, verdicts, strict=True):
+        if rival in job.labels and variant in job.labels:
             return compare(
                 [blocks_from_samples(s.order, s.samples_ns) for s in job.sessions],
                 job.labels,
                 job.labels.index(variant),
-                job.labels.index(best),
+                job.labels.index(rival),
                 rules=facts.timing,
-                comparisons=max(1, len(job.labels) - 2),
+                comparisons=max(1, total),
+                gates=(
+                    *verdict.gates,
+                    *gates.get(variant, ()),
+                    *_failures(job, job.labels.index(variant)),
+                    *_failures(job, job.labels.index(rival)),
+                ),
             )
     return None
 
 
-def _merged(verdicts: Sequence[CellVerdict]) -> CellVerdict | None:
-    if not verdicts:
-        return None
-    return CellVerdict(
-        comparisons=tuple(c for v in verdicts for c in v.comparisons),
-        aa=verdicts[0].aa,
-        gates=tuple(g for v in verdicts for g in v.gates),
-    )
+def _bounds(cell: CellFacts) -> tuple[float | None, tuple[GroupBound, ...]]:
+    """Amdahl's ceiling of each group, from the baseline's own profile.
 
-
-def _bounds(facts: Facts, cell: CellFacts) -> tuple[float | None, tuple[GroupBound, ...]]:
+    Only time that is mapped to sites counts for a group; all of the profile is the whole.
+    """
     total = sum(layer.time_ns for layer in cell.profile)
     if total <= 0:
         return None, ()
@@ -266,19 +281,14 @@ def _bounds(facts: Facts, cell: CellFacts) -> tuple[float | None, tuple[GroupBou
     for layer in cell.profile:
         for id_ in layer.sites:
             by_site[id_] = by_site.get(id_, 0.0) + layer.time_ns / len(layer.sites)
-    kinds: dict[str, float] = {"all sites": sum(by_site.values())}
-    for site in facts.subject.sites:
-        kinds[site.op_type] = kinds.get(site.op_type, 0.0) + by_site.get(site.id, 0.0)
-    bounds = tuple(
-        GroupBound(
-            group=name,
-            share_of_mapped=sig6(time / total),
-            ceiling_speedup=sig6(amdahl_ceiling(time / total, 0.0)),
-        )
-        for name, time in kinds.items()
-        if time < total
-    )
-    return sig6(sum(by_site.values()) / total), bounds
+    mapped = sum(by_site.values())
+    groups = {name: sum(by_site.get(i, 0.0) for i in ids) for name, ids in cell.groups.items()}
+    bounds = []
+    for name, time in sorted(groups.items()):
+        share = min(time / total, 1.0)
+        ceiling = sig6(amdahl_ceiling(share, 0.0)) if share < 1 else None
+        bounds.append(GroupBound(group=name, share_of_profile=sig6(share), ceiling_speedup=ceiling))
+    return sig6(mapped / total), tuple(bounds)
 
 
 def _rel_l2(quality: QualityFacts | None) -> float | None:
@@ -286,56 +296,56 @@ def _rel_l2(quality: QualityFacts | None) -> float | None:
         return None
     errors = [o.rel_l2 for o in quality.outputs.values()]
     known = [e for e in errors if e is not None]
-    return max(known) if len(known) == len(errors) else None
+    return sig6(max(known)) if len(known) == len(errors) else None
 
 
 def _scores(quality: QualityFacts | None) -> dict[str, float]:
-    if quality is None:
-        return {}
-    scores = {}
-    for name, metric in quality.metrics.items():
-        values, denominators = _known(metric)
-        if len(values):
-            top, bottom = values.sum(), denominators.sum()
-            score = sig6_or_none(float(top / bottom)) if bottom else None
-            if score is not None:
-                scores[name] = score
+    """Each metric over the samples that it applies to, in the metrics' alphabetical order."""
+    scores: dict[str, float] = {}
+    for name, metric in sorted(quality.metrics.items()) if quality else ():
+        values, weights = _columns(metric)
+        kept = np.isfinite(values) & np.isfinite(weights)
+        if kept.any() and weights[kept].sum():
+            scores[name] = sig6(float(values[kept].sum() / weights[kept].sum()))
     return scores
 
 
-def _losses(
-    baseline: QualityFacts | None, variant: QualityFacts | None
-) -> tuple[MetricLoss, ...]:
-    if baseline is None or variant is None:
-        return ()
+def _losses(baseline: QualityFacts | None, variant: QualityFacts | None) -> tuple[MetricLoss, ...]:
     losses = []
-    for name, metric in variant.metrics.items():
-        if name in baseline.metrics:
-            found = _loss(baseline.metrics[name], metric)
-            if found is not None:
-                losses.append(MetricLoss(name, found.loss, found.low, found.high, found.n))
+    if baseline is not None and variant is not None:
+        for name, metric in sorted(variant.metrics.items()):
+            if name in baseline.metrics:
+                found = _loss(baseline.metrics[name], metric)
+                if found is not None:
+                    losses.append(MetricLoss(name, found.loss, found.low, found.high, found.n))
     return tuple(losses)
 
 
 def _loss(baseline: MetricValues, variant: MetricValues) -> PairedLoss | None:
-    base, bottom = _known(baseline)
-    ours, _ = _known(variant)
-    if len(base) == 0 or len(base) != len(ours):
+    """The loss over the samples for which both have a value; they stay paired."""
+    base, weights = _columns(baseline)
+    ours, _ = _columns(variant)
+    if base.shape != ours.shape:
         return None
+    kept = np.isfinite(base) & np.isfinite(ours) & np.isfinite(weights)
+    base, ours, weights = base[kept], ours[kept], weights[kept]
+    if not kept.any():
+        return None
+    level = QUALITY_LEVEL
     if variant.kind == "binary":
-        return binary_loss(base != 0, ours != 0, better=variant.better)
+        return binary_loss(base != 0, ours != 0, better=variant.better, level=level)
     if variant.kind == "mean":
-        return mean_loss(base, ours, better=variant.better)
-    return ratio_loss(base, ours, bottom, better=variant.better)
+        return mean_loss(base, ours, better=variant.better, level=level)
+    return ratio_loss(base, ours, weights, better=variant.better, level=level)
 
 
-def _known(metric: MetricValues) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Values and denominators (1 where there are none) of the samples the metric applies to."""
-    values = np.array([v for v in metric.values if v is not None], dtype=np.float64)
+def _columns(metric: MetricValues) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Values and denominators (1 where there are none) by sample; NaN where there is none."""
+    values = np.array([np.nan if v is None else v for v in metric.values], dtype=np.float64)
     if metric.denominators is None:
         return values, np.ones_like(values)
-    kept = [d for d in metric.denominators if d is not None]
-    return values, np.array(kept, dtype=np.float64)
+    weights = [np.nan if d is None else d for d in metric.denominators]
+    return values, np.array(weights, dtype=np.float64)
 
 
 def _resolvable(facts: Facts) -> dict[str, float]:
@@ -343,9 +353,12 @@ def _resolvable(facts: Facts) -> dict[str, float]:
     for cell in facts.cells:
         for variant in cell.variants:
             if variant.name == BASELINE and variant.quality:
+                counts = {
+                    name: int(np.isfinite(_columns(metric)[0]).sum())
+                    for name, metric in sorted(variant.quality.metrics.items())
+                    if metric.kind == "binary"
+                }
                 return {
-                    name: resolvable_loss(n)
-                    for name, metric in variant.quality.metrics.items()
-                    if metric.kind == "binary" and (n := len(_known(metric)[0]))
+                    name: resolvable_loss(n, level=QUALITY_LEVEL) for name, n in counts.items() if n
                 }
     return {}

@@ -236,6 +236,7 @@ class CellFacts(Part):
     preferences: dict[str, str] = Field(description="what auto in a recipe resolves to")
     free_wins: tuple[str, ...] = Field(description="variants that an engine's hint gives for free")
     notes: tuple[str, ...] = Field(default=(), description="what was done to make it fair")
+    groups: dict[str, tuple[str, ...]] = Field(description="site ids by group, as resolved here")
     variants: tuple[VariantFacts, ...]
     profile: tuple[LayerFact, ...]
     jobs: tuple[TimingJob, ...]
@@ -283,19 +284,19 @@ class VariantSummary(Part):
 
 
 class GroupBound(Part):
-    """The most that a group could give: its share of profiled time, and Amdahl's ceiling."""
+    """The most that a group could give: its share of all profiled time, and Amdahl's ceiling."""
 
     group: str
     evidence: Literal["derived"] = "derived"
-    share_of_mapped: float
-    ceiling_speedup: float
+    share_of_profile: float
+    ceiling_speedup: float | None = Field(description="None: it is all of the profile")
 
 
 class CellDerived(Part):
     """What follows from one cell's facts."""
 
     engine: str
-    verdict: CellVerdict | None
+    verdicts: tuple[CellVerdict, ...] = Field(description="one for each timing job")
     variants: tuple[VariantSummary, ...]
     profile_coverage: float | None
     bounds: tuple[GroupBound, ...]
@@ -306,6 +307,7 @@ class Derived(Part):
     """What follows from the facts by the rules of ``rules_version``; can be recomputed."""
 
     rules_version: int
+    quality_level: float = Field(description="confidence level of the intervals of losses")
     resolvable_loss: dict[str, float] = Field(description="loss that n can resolve, by metric")
     cells: tuple[CellDerived, ...]
     decision: Decision

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
@@ -64,10 +65,10 @@ def read_record(path: Path) -> Record:
             changed.
     """
     try:
-        tree = json.loads(path.read_bytes())
+        tree = _parse(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path}: no such record; give the path of a record's JSON file") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not a record ({error}); give a record's JSON file") from None
     if not isinstance(tree, dict) or "schema_version" not in tree:
         raise UserError(f"{path}: not a record (no schema_version); give a record's JSON file")
@@ -88,16 +89,39 @@ def read_record(path: Path) -> Record:
 
 
 def _restore(tree: dict[str, Any], path: Path, name: str) -> None:
+    if Path(name).name != name:
+        raise UserError(f"{path}: its samples file '{name}' lies in another folder; restore it")
     beside = path.with_name(name)
-    if Path(name).name != name or not beside.is_file():
-        raise UserError(f"{path}: its samples file {name} is missing beside it; restore that file")
-    packed = beside.read_bytes()
+    try:
+        packed = beside.read_bytes()
+    except OSError:
+        raise UserError(
+            f"{path}: its samples file {name} is missing beside it; restore that file"
+        ) from None
     if f"{sha256(packed)}.json.gz" != name:
         raise UserError(f"{beside}: its bytes do not match its name; restore that file")
-    bulk = json.loads(gzip.decompress(packed))
+    bulk = _parse(gzip.decompress(packed))
     for pointer, holder, key in list(_bulky(tree)):
-        if pointer in bulk:
+        if isinstance(bulk, dict) and pointer in bulk:
             holder[key] = bulk[pointer]
+
+
+def _parse(data: bytes) -> Any:
+    """JSON without the numbers that JSON does not have.
+
+    Raises:
+        ValueError: it is not JSON, or holds NaN or an infinity.
+    """
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"the number {name} is not JSON")
+
+    def finite(text: str) -> float:
+        if not math.isfinite(float(text)):
+            refuse(text)
+        return float(text)
+
+    return json.loads(data, parse_constant=refuse, parse_float=finite)
 
 
 def _bulky(node: Any, at: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:

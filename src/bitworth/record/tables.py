@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bitworth.record.address import is_fraction
 from bitworth.record.cells import NONE, Cell, Column, Path, Table, at, columns, joined, key, line
-from bitworth.record.derive import BASELINE, cell_name
+from bitworth.record.derive import BASELINE
 from bitworth.record.schema import Record, VariantFacts, VariantSummary
 from bitworth.verdict import Comparison
 
@@ -33,14 +33,14 @@ def decision_lines(record: Record) -> tuple[tuple[Cell, Cell], ...]:
 
 
 def cell_title(record: Record, i: int) -> Cell:
-    """Name of cell ``i``, as ``derive.cell_name`` writes it unless two cells share that name."""
+    """Name of cell ``i``, as ``derive.cell_names`` writes it."""
     path = ("facts", "cells", i)
     name = line(
         at(record, *path, "engine"), " ", at(record, *path, "version"),
         ", ", at(record, *path, "threads"), " threads",
     )  # fmt: skip
-    names = [cell_name(cell) for cell in record.facts.cells]
-    if names.count(names[i]) > 1:
+    alike = [(c.engine, c.version, c.threads) for c in record.facts.cells]
+    if alike.count(alike[i]) > 1:
         name = line(name, ", options ", at(record, *path, "options_sha256"))
     return name
 
@@ -74,7 +74,7 @@ def bound_table(record: Record, i: int) -> Table:
     rows = tuple(
         (
             at(record, *path, "bounds", k, "group"),
-            at(record, *path, "bounds", k, "share_of_mapped"),
+            at(record, *path, "bounds", k, "share_of_profile"),
             at(record, *path, "bounds", k, "ceiling_speedup"),
             at(record, *path, "bounds", k, "evidence"),
         )
@@ -102,11 +102,11 @@ def check_table(record: Record, i: int) -> Table:
     path = ("derived", "cells", i)
     rows: list[tuple[Cell, ...]] = []
     shared: list[tuple[str, str, str]] = []
-    if derived.verdict is not None:
-        for k, gate in enumerate(derived.verdict.gates):
+    for n, verdict in enumerate(derived.verdicts):
+        for k, gate in enumerate(verdict.gates):
             shared.append((gate.name, gate.state, gate.detail))
-            found = _gate(record, (*path, "verdict", "gates", k))
-            rows.append((line("every variant"), *found))
+            found = _gate(record, (*path, "verdicts", n, "gates", k))
+            rows.append((_timed_in(record, i, n), *found))
     for j, summary in enumerate(derived.variants):
         if summary.comparison is not None:
             here = (*path, "variants", j)
@@ -303,6 +303,15 @@ def _variant_checks(
     if passed:
         rows.append((name, joined(", ", passed), line("passed"), NONE))
     return rows
+
+
+def _timed_in(record: Record, i: int, job: int) -> Cell:
+    """Whom a job's own checks concern: every variant, or those that it timed."""
+    if len(record.facts.cells[i].jobs) == 1:
+        return line("every variant")
+    path = ("facts", "cells", i, "jobs", job, "labels")
+    count = len(record.facts.cells[i].jobs[job].labels)
+    return joined(", ", [at(record, *path, n) for n in range(2, count)])
 
 
 def _job_note(record: Record, i: int, k: int) -> Cell:

@@ -27,6 +27,7 @@ from bitworth.study.timing_stage import (
     split_jobs,
 )
 from bitworth.study.variant_run import CellEngine, run_plain, run_variant
+from bitworth.study.variants import group_sites
 from bitworth.verdict import sig6
 
 AS_GIVEN = "as given"
@@ -52,7 +53,9 @@ class CellRun:
         options = EngineOptions(
             threads=self.config.threads or usable_cores(), extra=dict(self.config.options)
         )
-        self.engine = CellEngine(self.config.engine, self.name, info, options, self._preference(info))
+        self.engine = CellEngine(
+            self.config.engine, self.name, info, options, self._preference(info)
+        )
         baseline = run_plain(self.study, self.engine, BASELINE, "fair", judged=True)
         self.variants.append(baseline)
         if baseline.state != "measured":
@@ -121,11 +124,12 @@ class CellRun:
             threads=options.threads,
             options=told,
             options_sha256=sha256(canonical(told)),
-            preferences={k: str(v) for k, v in vars(preferred).items()},
+            preferences={k: _told(v) for k, v in vars(preferred).items()},
             free_wins=tuple(
                 v.name for v in self.variants if v.source == "precision" and v.name != BASELINE
             ),
             notes=self._notes(),
+            groups=self._groups(),
             variants=tuple(self.variants),
             profile=tuple(
                 LayerFact(
@@ -143,6 +147,15 @@ class CellRun:
 
     def _preference(self, info: dict[str, Any]) -> Preference:
         return preference(self.config.engine, info["details"].get("isa", "").split())
+
+    def _groups(self) -> dict[str, tuple[str, ...]]:
+        """The sites of every group of the study, as they resolve in this cell."""
+        sites = self.study.subject.sites
+        if not sites:
+            return {}
+        names = ["all", *(g.name for g in self.study.config.group)]
+        found = group_sites(self.study.config.group, names, sites, site_times(self.profile))
+        return {name: tuple(s.id for s in members) for name, members in found.items()}
 
     def _notes(self) -> tuple[str, ...]:
         win = self.study.subject.free_win
@@ -171,6 +184,13 @@ class CellRun:
             self.failures.append(("profile of the baseline", str(failure)))
 
 
+def _told(value: object) -> str:
+    """A preference in words."""
+    if value is None:
+        return "all"
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
 def usable_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -183,4 +203,3 @@ def cell_names(cells: Sequence[CellConfig]) -> tuple[str, ...]:
         name if names.count(name) == 1 else f"{name}-{names[:i].count(name)}"
         for i, name in enumerate(names)
     )
-

@@ -94,9 +94,7 @@ def open_data(
     return StudyData(calibration, ArrayStore(stored), tuple(split["targets"]), facts)
 
 
-def _dataset(
-    config: DataConfig, folder: Path, specs: tuple[InputSpec, ...], which: str
-) -> Dataset:
+def _dataset(config: DataConfig, folder: Path, specs: tuple[InputSpec, ...], which: str) -> Dataset:
     if config.random_inputs:
         # Calibration and held-out samples of different seeds: random data judges nothing anyway.
         seed = 2 * config.seed + (which == "holdout")

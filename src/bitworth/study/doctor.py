@@ -43,8 +43,6 @@ def examine(engines: Sequence[str]) -> tuple[EngineReport, ...]:
                     continue
             formats = tuple((k, v["state"], v["reason"]) for k, v in info["formats"].items())
             reports.append(
-                EngineReport(
-                    engine, info["version"], info["device"], formats, info["details"], ""
-                )
+                EngineReport(engine, info["version"], info["device"], formats, info["details"], "")
             )
     return tuple(reports)

@@ -42,9 +42,7 @@ def find_variant(record: Record, name: str, engine: str | None) -> tuple[str, Va
     return found[0]
 
 
-def export_variant(
-    record: Record, variant: VariantFacts, model: Path | None, output: Path
-) -> None:
+def export_variant(record: Record, variant: VariantFacts, model: Path | None, output: Path) -> None:
     """Lower the variant from the record's recipe and scales, and check that it is the studied one.
 
     Args:

@@ -133,17 +133,13 @@ def _prepare(
             f"{original.path}: is quantized already (it has Q/DQ nodes) and is no honest baseline; "
             "give its float original, and this file as a candidate: bitworth compare"
         )
-    data = open_data(
-        config.data, request.folder, original.inputs, calibrated, workspace, reporter
-    )
+    data = open_data(config.data, request.folder, original.inputs, calibrated, workspace, reporter)
     try:
         subject = prepare_subject(config, original, data.inputs[0], workspace)
         if calibrated and not subject.sites:
             raise UserError(f"{original.path}: has no Conv, Gemm or MatMul with a constant weight")
         calibration = _calibrate(subject, data, workspace, reporter) if calibrated else None
-        reference = compute_reference(
-            workspace, original.path, data, usable_cores(), reporter
-        )
+        reference = compute_reference(workspace, original.path, data, usable_cores(), reporter)
     except WorkerFailed as failure:
         raise UserError(
             f"{original.path}: does not run in onnxruntime, which computes the reference "
@@ -236,9 +232,7 @@ def _not_run(cells: Sequence[CellRun], missing: str) -> tuple[NotRun, ...]:
             if variant.state != "measured":
                 what = f"{cell.config.engine}: time of {variant.name}"
                 lines.append(NotRun(what=what, reason=f"{variant.state}: {variant.reason}"))
-    lines.append(
-        NotRun(what="throughput, cold caches, other input shapes", reason="not asked for")
-    )
+    lines.append(NotRun(what="throughput, cold caches, other input shapes", reason="not asked for"))
     return tuple(lines)
 
 
@@ -314,4 +308,3 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-

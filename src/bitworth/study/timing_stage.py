@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from time import monotonic
 
@@ -29,6 +29,7 @@ from bitworth.verdict import (
 #: Labels of one job, the baseline and its copy included: more make a round too long.
 MAX_LABELS = 8
 MAX_LABELS_LONG_CALL = 4
+_Tick = Callable[[], None]
 HIDDEN = "baseline again"
 
 
@@ -112,15 +113,12 @@ def run_job(
         while not (stopped := _why_stop(sessions, labels, rules, spent, budget_s)):
             index = len(sessions)
             start = monotonic()
-            expected = _expected_s(spent, index, budget_s, rules)
-
-            def on_round(start: float = start, expected: float = expected) -> None:
-                advance(min(0.99, (spent + monotonic() - start) / expected))
+            tick = _ticker(advance, spent, _expected_s(spent, index, budget_s, rules))
 
             schedule = session_schedule(
                 len(labels), seed=job.seed, session=index, minimum_rounds=job.minimum_rounds
             )
-            found = run_session(target, job.plans, schedule, job.shape, index, on_round)
+            found = run_session(target, job.plans, schedule, job.shape, index, tick)
             elapsed = monotonic() - start
             session = _facts(found, round(elapsed * 1e9))
             workspace.save(session.model_dump(mode="json"), "timing", job.name, f"{index:03}")
@@ -128,6 +126,15 @@ def run_job(
             spent += elapsed
         advance(1.0)
     return as_job(job, sessions, stopped)
+
+
+def _ticker(advance: Callable[[float], None], spent_s: float, expected_s: float) -> _Tick:
+    start = monotonic()
+
+    def tick() -> None:
+        advance(min(0.99, (spent_s + monotonic() - start) / expected_s))
+
+    return tick
 
 
 def as_job(job: JobPlan, sessions: Sequence[SessionFacts], stopped: str) -> TimingJob:
@@ -187,4 +194,3 @@ def _facts(found: SessionSamples, wall_ns: int) -> SessionFacts:
     load = tree.pop("interference")
     tree["samples_ns"] = tree.pop("samples")
     return SessionFacts(**tree, **load, wall_ns=wall_ns)
-

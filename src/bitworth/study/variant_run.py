@@ -11,7 +11,7 @@ from bitworth.engines.base import EngineOptions
 from bitworth.errors import UserError
 from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe import Recipe
-from bitworth.recipe.rules import Preference
+from bitworth.recipe.rules import EMULATED, Preference
 from bitworth.record.schema import QualityFacts, VariantFacts
 from bitworth.record.store import canonical, sha256
 from bitworth.study.cell_stage import PlanRequest, build_and_judge, check_optimization
@@ -171,10 +171,14 @@ def _quantized(
     state: str,
     reason: str,
 ) -> VariantFacts:
-    recipe = recipe_of(variant, engine.preferred)
+    emulated = state == "emulated"
+    recipe = recipe_of(variant, EMULATED if emulated else engine.preferred)
+    unknown = _groups_without_times(study, variant) if not time_ns else []
+    if unknown:
+        facts = VariantFacts(name=variant.name, source="recipe", recipe=recipe, state="not run")
+        return _with(facts, reason=f"group '{unknown[0]}' is by share of time: no profile")
     groups = group_sites(study.config.group, variant.groups, study.subject.sites, time_ns)
     lowered = scale_variant(study.subject.fair, recipe, groups, study.statistics)
-    emulated = state == "emulated"
     folder = study.workspace.path("lowered", engine.cell, file_key(variant.name), "x").parent
     path = folder / "model.onnx"
     write_lowered(study.subject.fair, lowered, path, emulated=False)
@@ -188,6 +192,11 @@ def _quantized(
     emulation = folder / "emulated.onnx"
     write_lowered(study.subject.fair, lowered, emulation, emulated=True)
     return _emulated(study, facts, emulation, engine.options.threads, reason)
+
+
+def _groups_without_times(study: StudyContext, variant: VariantConfig) -> list[str]:
+    by_time = {g.name for g in study.config.group if g.top_share is not None}
+    return [name for name in variant.groups if name in by_time]
 
 
 def _quantized_facts(
@@ -233,9 +242,7 @@ def _measured(
         if quality is not None and precision == "fp32":
             key = facts.lowered_sha256 or model_sha256(model)
             threads = engine.options.threads
-            check = check_optimization(
-                study.workspace, model, key, threads, quality, study.judge
-            )
+            check = check_optimization(study.workspace, model, key, threads, quality, study.judge)
     except WorkerFailed as failure:
         return _with(facts, state="failed", reason=str(failure))
     return _with(

@@ -94,7 +94,7 @@ def scale_variant(
     for id_, (site, entry) in chosen.items():
         placement = entry.placement
         assert placement != "auto"
-        outputs[id_] = output_value(prepared.model, site, placement)
+        outputs[id_] = output_value(prepared.model, site, placement, entry.fused)
     scaled = quantize_sites(prepared.model, tuple(chosen.values()), statistics, outputs)
     return LoweredVariant(recipe, scaled)
 
@@ -126,6 +126,4 @@ def site_facts(variant: LoweredVariant) -> tuple[QuantizedSiteFact, ...]:
 
 def _scale_fact(scale: TensorScale) -> ScaleFact:
     # A float32 is a float64 exactly, so the record holds the scale bit for bit.
-    return ScaleFact(
-        storage=scale.storage, scale=float(scale.scale), zero_point=scale.zero_point
-    )
+    return ScaleFact(storage=scale.storage, scale=float(scale.scale), zero_point=scale.zero_point)

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bitworth.engines.base import EngineOptions
+from bitworth.engines.mock import ClockScript
+from bitworth.measurement.timing import (
+    LONG_CALL_NS,
+    MAX_SAMPLES,
+    BlockShape,
+    SessionSamples,
+    TimedPlan,
+    TimingTarget,
+    block_shape,
+    measure_call_ns,
+    run_session,
+)
+from bitworth.measurement.workers import WorkerFailed
+from bitworth.verdict import TimingRules, blocks_from_samples, judge_cell
+from bitworth.verdict.schedule import SessionSchedule, session_schedule
+
+Scripted = Callable[[ClockScript], EngineOptions]
+PlanOf = Callable[..., Path]
+Run = Callable[..., SessionSamples]
+LABELS = ("baseline", "baseline again", "fast", "other")
+SHAPE = BlockShape(lead_in=1, iterations=5, call_ns=1_000_000)
+#: The first block of a worker that loads is the warm-up.
+SCHEDULE = SessionSchedule(
+    start_order=(2, 0, 3, 1), rounds=((0, 1, 3, 2), (1, 2, 0, 3), (2, 3, 1, 0), (3, 0, 2, 1))
+)
+
+
+@pytest.fixture
+def run(log: Path, plan_of: PlanOf, scripted: Scripted) -> Run:
+    """Run sessions of four plans on the mock; the first two share one plan."""
+
+    def make(
+        script: ClockScript,
+        session: int = 0,
+        schedule: SessionSchedule = SCHEDULE,
+        on_round: Callable[[], None] | None = None,
+    ) -> SessionSamples:
+        target = TimingTarget("mock", scripted(script), {"x": np.ones(2, np.float32)}, log)
+        files = ("baseline", "baseline", "fast", "other")
+        plans = [
+            TimedPlan(label, plan_of(file), "fp32")
+            for label, file in zip(LABELS, files, strict=True)
+        ]
+        return run_session(target, plans, schedule, SHAPE, session, on_round)
+
+    return make
+
+
+def by_plan(found: SessionSamples, plan: int) -> list[tuple[int, ...]]:
+    """The blocks of a plan, round by round."""
+    return [row[order.index(plan)] for order, row in zip(found.order, found.samples, strict=True)]
+
+
+def test_a_session(run: Run) -> None:
+    rounds: list[int] = []
+    script = ClockScript(base_ns=1e6, ratios={"fast": 0.5}, sigma=0.01)
+    found = run(script, session=3, on_round=lambda: rounds.append(1))
+    assert len(rounds) == 4
+    assert (found.session, found.start_order, found.order) == (
+        3,
+        SCHEDULE.start_order,
+        SCHEDULE.rounds,
+    )
+    assert [[len(block) for block in row] for row in found.samples] == [[5] * 4] * 4
+    assert found.failures == {}
+    base, again, fast = (np.array(by_plan(found, plan)) for plan in (0, 1, 2))
+    assert np.median(fast) / np.median(base) == pytest.approx(0.5, rel=0.02)
+    # The copy is a process of its own over the same plan.
+    assert np.median(again) / np.median(base) == pytest.approx(1, rel=0.02)
+    assert not set(base.flat) & set(again.flat)
+    assert set(found.load_ns) == set(found.peak_bytes) == set(found.engine_bytes) == set(range(4))
+    assert all(ns > 0 for ns in found.load_ns.values())
+    for plan in range(4):
+        peak, engine = found.peak_bytes[plan], found.engine_bytes[plan]
+        assert peak is not None
+        assert engine is not None
+        assert 0 <= engine < peak
+    shares = (found.interference.steal_ratio, found.interference.others_ratio)
+    assert all(share is None or 0 <= share <= 1 for share in shares)
+
+
+def test_a_failure_keeps_what_came_before(run: Run) -> None:
+    # A block asks for two runs of the clock, lead-in and samples; the warm-up comes first.
+    script = ClockScript(faults={"fast": "raise_run"}, fault_after=2 + 2 * 2)
+    found = run(script)
+    assert list(found.failures) == [2]
+    assert found.failures[2] == "round 3: raised: RuntimeError: scripted failure"
+    assert [len(block) for block in by_plan(found, 2)] == [5, 5, 0, 0]
+    for plan in (0, 1, 3):
+        assert [len(block) for block in by_plan(found, plan)] == [5] * 4
+
+
+def test_a_failure_in_round_seven(run: Run) -> None:
+    schedule = session_schedule(4, seed=1, session=0, minimum_rounds=8)
+    found = run(
+        ClockScript(faults={"other": "crash_run"}, fault_after=2 + 2 * 6), schedule=schedule
+    )
+    assert found.failures[3] == "round 7: crashed: block: the worker process died of SIGSEGV"
+    assert [len(block) for block in by_plan(found, 3)] == [5] * 6 + [0, 0]
+    assert [len(block) for block in by_plan(found, 0)] == [5] * 8
+    assert found.peak_bytes[3] is None
+    assert found.engine_bytes[3] is None
+    # One of its processes is gone, so nobody knows what the others used.
+    assert found.interference.others_ratio is None
+
+
+def test_a_failure_while_warming_up_and_one_while_loading(
+    run: Run, log: Path, plan_of: PlanOf, scripted: Scripted
+) -> None:
+    script = ClockScript(faults={"fast": "crash_run", "other": "raise_run"})
+    found = run(script)
+    assert set(found.failures) == {2, 3}
+    assert "SIGSEGV" in found.failures[2]
+    assert found.failures[3] == "raised: RuntimeError: scripted failure"
+    assert [len(block) for plan in (2, 3) for block in by_plan(found, plan)] == [0] * 8
+    assert [len(block) for plan in (0, 1) for block in by_plan(found, plan)] == [5] * 8
+
+    plans = [
+        TimedPlan("baseline", plan_of("baseline"), "fp32"),
+        TimedPlan("lost", log.parent / "nowhere.bin", "fp32"),
+    ]
+    target = TimingTarget("mock", scripted(ClockScript()), {}, log)
+    schedule = session_schedule(2, seed=0, session=0, minimum_rounds=2)
+    lost = run_session(target, plans, schedule, SHAPE, 0)
+    assert "No such file" in lost.failures[1]
+    assert 1 not in lost.load_ns
+    assert 1 not in lost.peak_bytes
+    assert [len(block) for block in by_plan(lost, 1)] == [0, 0]
+
+
+def test_a_clock_that_runs_backwards_voids(run: Run) -> None:
+    script = ClockScript(faults={"fast": "backwards"}, sigma=0.001)
+    sessions = [run(script, session=index) for index in range(2)]
+    assert max(max(block) for block in by_plan(sessions[0], 2)) < 0
+    rules = TimingRules(min_sessions=2)
+    cell = judge_cell(
+        [blocks_from_samples(s.order, s.samples) for s in sessions], LABELS, rules=rules
+    )
+    verdicts = {c.variant: c for c in cell.comparisons}
+    assert verdicts["fast"].verdict == "void"
+    assert "clock" in [g.name for g in verdicts["fast"].gates if g.state == "failed"]
+    assert "clock" not in [g.name for g in verdicts["other"].gates if g.state == "failed"]
+
+
+def test_the_call_time_is_measured(log: Path, plan_of: PlanOf, scripted: Scripted) -> None:
+    plan = TimedPlan("v", plan_of("v"), "fp32")
+
+    def measured(script: ClockScript) -> float:
+        return measure_call_ns(TimingTarget("mock", scripted(script), {}, log), plan)
+
+    assert measured(ClockScript(base_ns=3e6, sigma=0.001)) == pytest.approx(3e6, rel=0.01)
+    with pytest.raises(WorkerFailed, match="scripted"):
+        measured(ClockScript(faults={"v": "raise_run"}))
+
+
+@given(st.floats(1, 1e12))
+@settings(max_examples=50, deadline=None)
+def test_block_shapes(call_ns: float) -> None:
+    shape = block_shape(call_ns)
+    assert shape.call_ns == round(call_ns)
+    assert shape.lead_in >= 1
+    if call_ns > LONG_CALL_NS:
+        assert (shape.lead_in, shape.iterations) == (1, 1)
+    else:
+        assert 2 <= shape.iterations <= MAX_SAMPLES == 64
+        # About 60 ms of samples unless the call is too short or too long for that.
+        block = shape.iterations * call_ns
+        assert shape.iterations in (2, 64) or 0.75 * 6e7 <= block <= 1.25 * 6e7
+
+
+def test_block_shapes_at_the_ends() -> None:
+    assert block_shape(0).iterations == MAX_SAMPLES
+    assert block_shape(LONG_CALL_NS) == BlockShape(1, 2, LONG_CALL_NS)
+    assert block_shape(LONG_CALL_NS + 1) == BlockShape(1, 1, LONG_CALL_NS + 1)
