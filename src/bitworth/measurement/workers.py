@@ -31,8 +31,7 @@ class WorkerFailed(Exception):
 
     def __init__(self, kind: FailureKind, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
-        self.kind: _ADVICE = "free some space or choose another folder with --output"
-FailureKind = kind
+        self.kind: FailureKind = kind
         self.detail = detail
 
 
