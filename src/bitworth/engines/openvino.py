@@ -168,7 +168,8 @@ class OpenVino:
         dot = "8-bit dot product" if has_int8_dot() else "no 8-bit dot product on this CPU"
         return EngineInfo(
             name=self.name,
-            version=ov.__version__,
+            # The build's own name goes on with its commit and branch.
+            version=ov.__version__.split("-", 1)[0],
             device=cpu_model(),
             formats={
                 "fp32": FormatSupport("native", "pinned by INFERENCE_PRECISION_HINT=f32"),
@@ -178,7 +179,7 @@ class OpenVino:
                     "emulated", "the CPU plugin has no FP8 kernels; quality only"
                 ),
             },
-            details={"isa": " ".join(isa()), "capabilities": listed},
+            details={"isa": " ".join(isa()), "capabilities": listed, "build": ov.__version__},
         )
 
     def build(self, lowered: LoweredModel, options: EngineOptions) -> Plan:

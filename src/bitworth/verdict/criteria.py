@@ -14,6 +14,7 @@ CriterionState = Literal["pass", "fail", "open"]
 
 # The outside gate that says a variant's output is wrong: more timing cannot mend that.
 QUALITY_GATE = "quality"
+NOT_RUN = "not run: "
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def speed_criterion(candidate: Candidate, limit: float) -> Criterion:
     name = "speed-up"
     if not candidate.runs:
         reason = candidate.not_run_reason or "no reason recorded"
-        return Criterion(name, None, None, None, sig6(limit), "fail", f"not run: {reason}")
+        return Criterion(name, None, None, None, sig6(limit), "fail", f"{NOT_RUN}{reason}")
     comparison = candidate.comparison
     if comparison is None:
         return Criterion(name, None, None, None, sig6(limit), "open", "not timed: time it")

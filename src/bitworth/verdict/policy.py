@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bitworth.verdict.criteria import (
+    NOT_RUN,
     Candidate,
     CandidateCriteria,
     Criterion,
@@ -132,11 +133,16 @@ def _rank(candidate: Candidate, policy: Policy) -> tuple[float, ...]:
 
 
 def _failures(judged: Sequence[CandidateCriteria]) -> str:
-    return "; ".join(
+    """What each failing variant fails by; those that do not run stand together at the end."""
+    failed = [item for item in judged if item.state == "fail"]
+    ran = [item for item in failed if not _speed(item).text.startswith(NOT_RUN)]
+    texts = [
         f"{item.name} fails, {next(c.text for c in item.criteria if c.state == 'fail')}"
-        for item in judged
-        if item.state == "fail"
-    )
+        for item in ran
+    ]
+    if absent := [item.name for item in failed if item not in ran]:
+        texts.append(f"{NOT_RUN}{', '.join(absent)}")
+    return "; ".join(texts)
 
 
 def _undecided(judged: tuple[CandidateCriteria, ...]) -> Decision:
