@@ -29,7 +29,7 @@ def compare(
     output: options.Output = Path("studies"),
     require: options.Require = None,
     json: options.Json = False,
-) -> int:
+) -> None:
     """Judge models that were quantized elsewhere, by the same rules as a study's own variants.
 
     Example:
@@ -48,4 +48,4 @@ def compare(
     )
     command = shlex.join(["bitworth", *sys.argv[1:]])
     request = StudyRequest(config=config, folder=Path(), output=output, command=command)
-    return run_and_show(request, require=require, as_json=json)
+    raise typer.Exit(run_and_show(request, require=require, as_json=json))

@@ -17,16 +17,15 @@ from bitworth.study.doctor import EngineReport, examine
 
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
-) -> int:
+) -> None:
     """List engines, versions, device, and what each engine does with each format, and why."""
     reports = examine(ENGINES)
     if json:
         sys.stdout.write(json_module.dumps([asdict(r) for r in reports]) + "\n")
-        return 0
+        return
     console = Console()
     for report in reports:
         _print(console, report)
-    return 0
 
 
 def _print(console: Console, report: EngineReport) -> None:

@@ -24,7 +24,7 @@ def export(
     engine: Annotated[
         str | None, typer.Option(help="Whose variant, when engines prefer different recipes.")
     ] = None,
-) -> int:
+) -> None:
     """Write a variant as an ONNX model for a plain engine, bit-equal to what was studied.
 
     Example:
@@ -35,4 +35,3 @@ def export(
     found_engine, variant = find_variant(record, name, engine)
     export_variant(record, variant, model, output)
     sys.stdout.write(f"{output}: {name} as studied on {found_engine}\n")
-    return 0

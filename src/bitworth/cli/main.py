@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
 
 from bitworth.cli import compare, doctor, export, show, study
@@ -37,23 +36,10 @@ def _common() -> None:
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 2."""
     try:
-        code = app(standalone_mode=False)
+        app()
     except UserError as error:
-        sys.exit(_tell(str(error)))
-    except click.exceptions.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        sys.exit(_tell("interrupted", 130))
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _tell(message: str, code: int = 2) -> int:
-    sys.stderr.write("bitworth: " + " ".join(message.split()) + "\n")
-    return code
+        sys.stderr.write("bitworth: " + " ".join(str(error).split()) + "\n")
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ def show(
     record: Annotated[Path, typer.Argument(help="A record, a JSON file.")],
     require: options.Require = None,
     json: options.Json = False,
-) -> int:
+) -> None:
     """Print a record's tables and decisions again."""
     options.check_require(require)
     found = read_record(record)
     show_record(found, json)
-    return requirement(found, require)
+    raise typer.Exit(requirement(found, require))

@@ -30,7 +30,7 @@ def study(
     output: options.Output = Path("studies"),
     require: options.Require = None,
     json: options.Json = False,
-) -> int:
+) -> None:
     """Study a model: build the variants, time them, judge their quality, decide.
 
     With a study file, everything comes from it. With an ONNX model, groups, variants and policy
@@ -70,4 +70,4 @@ def study(
         config = config.model_copy(update={"timing": timing})
     command = shlex.join(["bitworth", *sys.argv[1:]])
     request = StudyRequest(config=config, folder=folder, output=output, command=command)
-    return run_and_show(request, require=require, as_json=json)
+    raise typer.Exit(run_and_show(request, require=require, as_json=json))

@@ -49,6 +49,8 @@ from bitworth.verdict import (
 
 RULES_VERSION = 1
 QUALITY_LEVEL = 0.95
+#: Share of CPU time that others may take without a word.
+INTERFERENCE_LIMIT = 0.05
 BASELINE = "baseline"
 
 
@@ -130,10 +132,30 @@ def _judge(
         job.labels,
         rules=shared,
         extra_gates={
-            label: [*gates.get(label, ()), *_failures(job, index)]
+            label: [
+                *gates.get(label, ()),
+                *_failures(job, index),
+                # What concerns the whole job stands with its baseline.
+                *((_interference(job),) if index == 0 else ()),
+            ]
             for index, label in enumerate(job.labels)
         },
     )
+
+
+def _interference(job: TimingJob) -> Gate:
+    """Whether something else used the CPUs; interleaving spreads it evenly, so it only warns."""
+    name = "interference"
+    others = [s.others_ratio for s in job.sessions if s.others_ratio is not None]
+    steal = [s.steal_ratio for s in job.sessions if s.steal_ratio is not None]
+    if not others or not steal:
+        return Gate(name, "not_observable", "the system does not tell who used the CPUs")
+    text = (
+        f"median share of CPU time of other processes {median(others):.1%}, "
+        f"of other machines (steal) {median(steal):.1%}"
+    )
+    disturbed = max(median(others), median(steal)) > INTERFERENCE_LIMIT
+    return Gate(name, "warning" if disturbed else "passed", text)
 
 
 def _failures(job: TimingJob, index: int) -> list[Gate]:

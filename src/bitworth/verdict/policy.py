@@ -140,8 +140,9 @@ def _failures(judged: Sequence[CandidateCriteria]) -> str:
         f"{item.name} fails, {next(c.text for c in item.criteria if c.state == 'fail')}"
         for item in ran
     ]
-    if absent := [item.name for item in failed if item not in ran]:
-        texts.append(f"{NOT_RUN}{', '.join(absent)}")
+    if absent := [item for item in failed if item not in ran]:
+        why = (f"{item.name} ({_speed(item).text.removeprefix(NOT_RUN)})" for item in absent)
+        texts.append(NOT_RUN + ", ".join(why))
     return "; ".join(texts)
 
 
