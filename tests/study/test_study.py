@@ -174,7 +174,7 @@ def test_interrupted_anywhere_it_resumes_and_loses_nothing(
         except Interrupted as stopped:
             partials += [stopped.partial] if stopped.partial is not None else []
             stages_without_a_record = 0 if partials else len(saved)
-        except KeyboardInterrupt:  # before the study's id was known
+        except KeyboardInterrupt:  # before the study's start was kept
             stages_without_a_record = len(saved)
     else:
         pytest.fail("the study never ended")
@@ -190,7 +190,8 @@ def test_a_second_run_measures_anew(folder: Any) -> None:
     folder.write()
     first, paths = run(folder)
     again, _ = run(folder)
-    assert paths.record.exists()
+    assert paths.record.exists(), "the second run overwrote the first"
+    assert first.id != again.id
     assert first.facts.config_sha256 == again.facts.config_sha256
     ours = first.facts.cells[0].jobs[0].sessions[0].wall_ns
     assert ours != again.facts.cells[0].jobs[0].sessions[0].wall_ns
@@ -218,7 +219,7 @@ def test_hub_of_errors_names_what_to_do(folder: Any) -> None:
     ("body", "words"),
     [
         ("raise KeyError('lost')", "KeyError"),
-        ("return {'accuracy': float('nan')}", "finite"),
+        ("return {'accuracy': float('nan')}", "returns 0 or 1"),
         ("return {'speed': 1.0}", "not declared"),
         ("return {'error': 1.0}", "a pair"),
     ],

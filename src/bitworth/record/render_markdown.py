@@ -3,24 +3,51 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from urllib.parse import quote
 
 from bitworth.record.address import written
-from bitworth.record.cells import Cell, Span, Table
+from bitworth.record.cells import Cell, Span, Table, line
 from bitworth.record.schema import Record
 from bitworth.record.sections import Section, answer, sections, title
+from bitworth.record.tables import verdict_table
+
+_ALT = "Speed-up against loss, with intervals, of every variant that was timed"
 
 
 def render_markdown(record: Record, svg_name: str) -> str:
     """The README of a study; ``svg_name`` is the picture's file beside it."""
-    alt = "Speed-up against loss, with intervals, of every variant that was timed"
     parts = [
         f"# {_cell(title(record))}",
         _cell(answer(record)),
-        f"![{alt}]({quote(svg_name)})",
+        f"![{_ALT}]({quote(svg_name)})",
         *(_section(section) for section in sections(record)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def render_result(record: Record, svg_name: str) -> str:
+    """What a project's own README shows of a study: answer, picture, a narrow table an engine."""
+    tables = (verdict_table(record, i) for i in range(len(record.derived.cells)))
+    parts = [
+        _cell(answer(record)),
+        f"![{_ALT}]({quote(svg_name)})",
+        *(_table(_narrow(table)) for table in tables),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _narrow(table: Table) -> Table:
+    """The columns that carry the answer: verdict, speed-up, losses and the plan's size."""
+    titles = ("variant", "verdict", "speed-up", "loss", "plan")
+    kept = [n for n, column in enumerate(table.columns) if column.title.text.startswith(titles)]
+    named = [
+        # A loss stands beside its score in the whole table; alone it needs the metric's name.
+        replace(c, title=line(f"{c.block} ", c.title)) if c.title.text.startswith("loss") else c
+        for c in (table.columns[n] for n in kept)
+    ]
+    rows = tuple(tuple(row[n] for n in kept) for row in table.rows)
+    return Table(table.title, tuple(named), rows)
 
 
 def escape(text: str) -> str:

@@ -90,7 +90,7 @@ def read_record(path: Path) -> Record:
 
 def _restore(tree: dict[str, Any], path: Path, name: str) -> None:
     if Path(name).name != name:
-        raise UserError(f"{path}: its samples file '{name}' lies in another folder; restore it")
+        raise UserError(f"{path}: its samples file '{name}' is missing beside it: it lies in another folder")
     beside = path.with_name(name)
     try:
         packed = beside.read_bytes()

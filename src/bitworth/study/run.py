@@ -79,7 +79,8 @@ def run_study(request: StudyRequest, reporter: Reporter) -> tuple[Record, Output
     key = _study_key(request, original)
     workspace = Workspace(request.output / ".bitworth" / key[:16])
     with workspace.locked(), _sigterm_as_interrupt():
-        id_ = _study_id(workspace, key)
+        begun = _begun(workspace)
+        id_ = _study_id(begun, key)
         paths = output_paths(folder, id_)
         partial = paths.record.with_suffix(".partial.json")
         cells: list[CellRun] = []
@@ -92,12 +93,12 @@ def run_study(request: StudyRequest, reporter: Reporter) -> tuple[Record, Output
             _time_cells(cells, config.timing.budget_minutes * 60)
         except KeyboardInterrupt:
             advice = "run the same command again to resume"
-            facts = study and _facts(request, study, cells, id_, "interrupted")
+            facts = study and _facts(request, study, cells, begun, "interrupted")
             if not facts or not facts.cells:
                 raise Interrupted(None, advice) from None
             write_record(Record(id=id_, facts=facts, derived=derive(facts)), partial)
             raise Interrupted(partial, advice) from None
-        facts = _facts(request, study, cells, id_, "")
+        facts = _facts(request, study, cells, begun, "")
         record = Record(id=id_, facts=facts, derived=derive(facts))
         write_outputs(record, paths)
         partial.unlink(missing_ok=True)
@@ -201,14 +202,14 @@ def _facts(
     request: StudyRequest,
     study: StudyContext,
     cells: Sequence[CellRun],
-    id_: str,
+    begun: datetime.datetime,
     missing: str,
 ) -> Facts:
     config = request.config
     tree = config.model_dump(mode="json")
     found = [facts for cell in cells if (facts := cell.facts()) is not None]
     return Facts(
-        created=id_[:10],
+        created=begun.isoformat(),
         command=request.command,
         config=tree,
         config_sha256=sha256(canonical(tree)),
@@ -282,14 +283,18 @@ def _study_key(request: StudyRequest, original: OnnxModel) -> str:
     )
 
 
-def _study_id(workspace: Workspace, key: str) -> str:
-    """The study's id: the day it began, and a part of its key."""
-    stored = workspace.load("id")
+def _begun(workspace: Workspace) -> datetime.datetime:
+    """When the study began, to the second; a resumed one keeps the time of its first start."""
+    stored = workspace.load("begun")
     if stored is None:
-        day = datetime.datetime.now(datetime.UTC).date().isoformat()
-        stored = f"{day}-{key[:8]}"
-        workspace.save(stored, "id")
-    return str(stored)
+        stored = datetime.datetime.now(datetime.UTC).replace(microsecond=0).isoformat()
+        workspace.save(stored, "begun")
+    return datetime.datetime.fromisoformat(stored)
+
+
+def _study_id(begun: datetime.datetime, key: str) -> str:
+    """The study's id: when it began, and a part of its key."""
+    return f"{begun:%Y-%m-%d-%H%M%S}-{key[:6]}"
 
 
 @contextmanager
