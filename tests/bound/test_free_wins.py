@@ -47,7 +47,7 @@ def written(folder: Path, graph: str, **weights: NDArray[np.generic]) -> Path:
 def test_the_detectors_denormals_are_a_free_win(worker: Worker, tmp_path: Path) -> None:
     spec = importlib.util.find_spec("rapidocr")
     if spec is None or not spec.submodule_search_locations:
-        pytest.skip("rapidocr is not installed (pip install bitworth[example])")
+        pytest.fail("rapidocr is not installed (pip install bitworth[example])")
     folder = Path(spec.submodule_search_locations[0]) / "models"
     count, given, flushed = both(folder / "PP-OCRv6_det_small.onnx", tmp_path)
     image = np.random.default_rng(0).standard_normal((1, 3, 64, 64)).astype(np.float32)

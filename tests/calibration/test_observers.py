@@ -233,7 +233,7 @@ def test_memory_keeps_to_the_budget(grown: Callable[[int, int, int], int]) -> No
 def test_the_recogniser_of_rapidocr() -> None:
     spec = importlib.util.find_spec("rapidocr")
     if spec is None or spec.origin is None:
-        pytest.skip("rapidocr is not installed")
+        pytest.fail("rapidocr is not installed")
     path = Path(spec.origin).parent / "models" / "PP-OCRv6_rec_small.onnx"
     prepared = prepare(load(path), 13)
     nodes = [n for n in prepared.model.graph if n.op_type in ("Conv", "MatMul")]

@@ -114,7 +114,7 @@ def test_random_inputs_need_sizes(bitworth: Callable[..., Any], tiny: Path) -> N
         ("version = 1", "version = 2", ("version",)),
         ("version = 1", "version = ", ("not a TOML file",)),
         ('format = "int8"', 'format = "int9"', ("variant.0.format", "int8")),
-        ('groups = ["fc"]', 'groups = ["fx"]', ("no group 'fx'", "'fc'")),
+        ('groups = ["fc"]', 'groups = ["fx"]', ("no group 'fx'", "known: all, fc")),
         ('groups = ["fc"]', 'group = ["fc"]', ("'variant.0.group'", "'groups'")),
         ('names = ["w*"]', 'names = ["v*"]', ("'v*'", "matches no site")),
         ('engine = "mock"', 'engine = "mook"', ("cell.0.engine", "mock")),

@@ -70,7 +70,7 @@ def recogniser() -> Path:
     """The recogniser that rapidocr's wheel ships."""
     spec = importlib.util.find_spec("rapidocr")
     if spec is None or not spec.submodule_search_locations:
-        pytest.skip("rapidocr is not installed (pip install bitworth[example])")
+        pytest.fail("rapidocr is not installed (pip install bitworth[example])")
     return Path(spec.submodule_search_locations[0]) / "models" / "PP-OCRv6_rec_small.onnx"
 
 

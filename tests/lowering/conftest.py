@@ -57,6 +57,6 @@ def ocr_model(request: pytest.FixtureRequest) -> Path:
     """The recogniser and the detector that rapidocr's wheel ships."""
     spec = importlib.util.find_spec("rapidocr")
     if spec is None or not spec.submodule_search_locations:
-        pytest.skip("rapidocr is not installed (pip install bitworth[example])")
+        pytest.fail("rapidocr is not installed (pip install bitworth[example])")
     folder = Path(spec.submodule_search_locations[0]) / "models"
     return folder / f"PP-OCRv6_{request.param}_small.onnx"

@@ -6,13 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from bitworth.verdict import SessionBlocks, session_schedule
-
-# A deadline asserts a wall time, which a shared machine cannot keep.
-settings.register_profile("no deadline", deadline=None, max_examples=50)
-settings.load_profile("no deadline")
 
 MakeCell = Callable[..., list[SessionBlocks]]
 

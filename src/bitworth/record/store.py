@@ -90,7 +90,9 @@ def read_record(path: Path) -> Record:
 
 def _restore(tree: dict[str, Any], path: Path, name: str) -> None:
     if Path(name).name != name:
-        raise UserError(f"{path}: its samples file '{name}' is missing beside it: it lies in another folder")
+        raise UserError(
+            f"{path}: its samples file '{name}' is missing beside it: it lies in another folder"
+        )
     beside = path.with_name(name)
     try:
         packed = beside.read_bytes()
