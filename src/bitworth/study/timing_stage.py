@@ -22,6 +22,7 @@ from bitworth.study.workspace import Workspace
 from bitworth.verdict import (
     TimingRules,
     blocks_from_samples,
+    rounds_in_session,
     session_schedule,
     settled,
 )
@@ -29,6 +30,8 @@ from bitworth.verdict import (
 #: Labels of one job, the baseline and its copy included: more make a round too long.
 MAX_LABELS = 8
 MAX_LABELS_LONG_CALL = 4
+#: About the time in which a worker starts and loads its plan; only to guess the time left.
+_START_S = 0.5
 _Tick = Callable[[], None]
 HIDDEN = "baseline again"
 
@@ -113,7 +116,7 @@ def run_job(
         while not (stopped := _why_stop(sessions, labels, rules, spent, budget_s)):
             index = len(sessions)
             start = monotonic()
-            tick = _ticker(advance, spent, _expected_s(spent, index, budget_s, rules))
+            tick = _ticker(advance, spent, _expected_s(job, spent, index, budget_s, rules))
 
             schedule = session_schedule(
                 len(labels), seed=job.seed, session=index, minimum_rounds=job.minimum_rounds
@@ -183,10 +186,18 @@ def _why_stop(
     return ""
 
 
-def _expected_s(spent_s: float, sessions: int, budget_s: float, rules: TimingRules) -> float:
+def _expected_s(
+    job: JobPlan, spent_s: float, sessions: int, budget_s: float, rules: TimingRules
+) -> float:
     """Seconds that the job will take at most, as far as is known."""
-    least = spent_s / sessions * rules.min_sessions if sessions else 0.0
-    return max(budget_s, least)
+    labels, shape = len(job.plans), job.shape
+    if sessions:
+        each = spent_s / sessions
+    else:
+        blocks = labels * rounds_in_session(labels, job.minimum_rounds)
+        calls = blocks * (shape.lead_in + shape.iterations)
+        each = calls * shape.call_ns / 1e9 + labels * _START_S
+    return max(budget_s, each * rules.min_sessions)
 
 
 def _facts(found: SessionSamples, wall_ns: int) -> SessionFacts:
