@@ -119,6 +119,13 @@ def test_random_inputs_need_sizes(bitworth: Callable[..., Any], tiny: Path) -> N
         ('names = ["w*"]', 'names = ["v*"]', ("'v*'", "matches no site")),
         ('engine = "mock"', 'engine = "mook"', ("cell.0.engine", "mock")),
         ("[policy]", "[polcy]", ("'polcy'", "'policy'")),
+        ('name = "int8"', 'name = "baseline again"', ("'baseline again'", "reserved")),
+        ("min_speedup = 1.1", "min_speedup = inf", ("policy.min_speedup",)),
+        ("budget_minutes = 0.01", "budget_minutes = inf", ("timing.budget_minutes",)),
+        ("budget_minutes = 0.01", "seed = -1", ("timing.seed",)),
+        ('groups = ["fc"]', 'engines = ["mok"]', ("variant.0.engines",)),
+        ('format = "int8"', 'format = "bf16"', ("whole model", "groups")),
+        ("min_speedup = 1.1", "max_loss = { x = 0.1 }", ("no metric 'x'",)),
     ],
 )
 def test_study_file(
@@ -186,6 +193,28 @@ def test_other_commands(
     bitworth: Callable[..., Any], args: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     refused(bitworth(*args), *words)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--max-rel-l2", "0"), ("--max-rel-l2", "nan"), ("--budget", "inf")]
+)
+def test_numbers_that_make_no_sense(
+    bitworth: Callable[..., Any], tiny: Path, option: str, value: str
+) -> None:
+    args = ("--random-inputs", "--shape", "x=1,4", "--engine", "mock")
+    refused(bitworth("study", tiny, *args, option, value), "tiny.onnx")
+
+
+def test_candidates_with_other_tensors(
+    bitworth: Callable[..., Any], tiny: Path, tmp_path: Path
+) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    other (float[N, 4] z) => (float[N, 4] y) { y = Relu (z) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "other.onnx")
+    np.savez(tmp_path / "h.npz", x=X)
+    args = ("--holdout", "h.npz", "--engine", "mock", "--budget", "0.01")
+    refused(bitworth("compare", tiny, "other.onnx", *args), "other.onnx", "tiny.onnx")
+    refused(bitworth("compare", tiny, "none.onnx", *args), "none.onnx", "no such file")
 
 
 def test_an_unknown_option_is_the_parsers_to_tell(bitworth: Callable[..., Any]) -> None:

@@ -17,7 +17,8 @@ from bitworth.study.config import read_study_file
 from bitworth.study.export import export_variant, find_variant
 from bitworth.study.outputs import OutputPaths
 from bitworth.study.progress import Reporter
-from bitworth.study.run import StudyRequest, run_study
+from bitworth.study.request import StudyRequest
+from bitworth.study.run import run_study
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ocr"
 

@@ -17,7 +17,8 @@ from bitworth.study.config import read_study_file
 from bitworth.study.export import export_variant, find_variant
 from bitworth.study.outputs import OutputPaths
 from bitworth.study.progress import Reporter
-from bitworth.study.run import Interrupted, StudyRequest, run_study
+from bitworth.study.request import StudyRequest
+from bitworth.study.run import Interrupted, run_study
 
 
 def run(folder: Any) -> tuple[Record, OutputPaths]:
@@ -118,6 +119,50 @@ def test_a_worker_that_dies_while_it_is_timed_voids_its_variant_only(folder: Any
     assert dead.verdict == "void"
     assert "SIGSEGV" in dead.reason
     assert alive.verdict in ("equivalent", "not distinguishable")
+
+
+def test_a_variant_that_hangs_is_waited_for_once(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bitworth.measurement.plans.TIMEOUT_S", 6.0)
+    folder.write({"faults": {"int8 all": "hang_run"}, "ratios": {"int8 conv": 0.7}})
+    record, _ = run(folder)
+    variant = next(v for v in record.facts.cells[0].variants if v.name == "int8 all")
+    assert (variant.state, variant.reason) == ("failed", "timed out: run: no answer in 6 s")
+    other = summaries(record)["int8 conv"].comparison
+    assert other is not None
+    assert other.verdict == "faster"
+
+
+def test_a_variant_that_fails_in_one_session_gets_no_worker_in_the_next(folder: Any) -> None:
+    folder.write({"faults": {"int8 all": "raise_run"}, "fault_after": 18})
+    record, _ = run(folder)
+    job = record.facts.cells[0].jobs[0]
+    index = job.labels.index("int8 all")
+    assert all(index in s.failures for s in job.sessions)
+    assert index in job.sessions[0].load_ns
+    assert all(index not in s.load_ns for s in job.sessions[1:])
+
+
+def test_many_variants_are_timed_in_several_jobs(folder: Any) -> None:
+    more = "".join(
+        f'[[variant]]\nname = "v{i}"\nformat = "int8"\nplacement = "input_only"\n' for i in range(5)
+    )
+    bf16 = '[[variant]]\nname = "bf16"\nformat = "bf16"\n'
+    folder.write({"ratios": {"bf16": 0.5, "v4": 0.8}}, min_sessions=2)
+    text = folder.study.read_text()
+    folder.study.write_text(
+        text.replace('[[variant]]\nname = "fp8"', more + bf16 + '[[variant]]\nname = "fp8"')
+    )
+    record, _ = run(folder)
+    jobs = record.facts.cells[0].jobs
+    assert len(jobs) == 2
+    assert all(job.labels[:3] == ("baseline", "baseline again", "bf16") for job in jobs)
+    assert {label for job in jobs for label in job.labels[3:]} == {
+        "int8 all", "int8 conv", "v0", "v1", "v2", "v3", "v4",
+    }  # fmt: skip
+    found = summaries(record)
+    assert all(found[name].comparison is not None for name in ("bf16", "v0", "v4"))
 
 
 def test_denormal_weights_are_a_free_win_and_the_plain_model_is_shown(
@@ -222,6 +267,7 @@ def test_hub_of_errors_names_what_to_do(folder: Any) -> None:
         ("return {'accuracy': float('nan')}", "returns 0 or 1"),
         ("return {'speed': 1.0}", "not declared"),
         ("return {'error': 1.0}", "a pair"),
+        ("return {'error': (1.0, -1.0)}", "a pair"),
     ],
 )
 def test_a_metric_that_fails_is_named(folder: Any, body: str, words: str) -> None:

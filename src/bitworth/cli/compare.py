@@ -12,7 +12,7 @@ import typer
 from bitworth.cli import options
 from bitworth.cli.present import run_and_show
 from bitworth.study.defaults import comparison_study
-from bitworth.study.run import StudyRequest
+from bitworth.study.request import StudyRequest
 
 
 def compare(

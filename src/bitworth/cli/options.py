@@ -26,7 +26,9 @@ Shape = Annotated[
 ]
 Engine = Annotated[
     list[str] | None,
-    typer.Option(help="Engine to study on; repeat for several. [default: all installed]"),
+    typer.Option(
+        help="Engine to study on; repeat for several. [default: onnxruntime and openvino]"
+    ),
 ]
 Budget = Annotated[
     float | None, typer.Option(min=0.01, help="Minutes to spend on timing, over all engines.")

@@ -11,7 +11,8 @@ from bitworth.errors import UserError
 from bitworth.record.render_terminal import render
 from bitworth.record.schema import Record
 from bitworth.study.progress import Reporter
-from bitworth.study.run import Interrupted, StudyRequest, run_study
+from bitworth.study.request import StudyRequest
+from bitworth.study.run import Interrupted, run_study
 
 #: Exit code when a requirement was not met.
 NOT_MET = 3

@@ -11,9 +11,9 @@ import typer
 
 from bitworth.cli import options
 from bitworth.cli.present import run_and_show
-from bitworth.study.config import read_study_file
+from bitworth.study.config import read_study_file, with_budget
 from bitworth.study.defaults import default_study
-from bitworth.study.run import StudyRequest
+from bitworth.study.request import StudyRequest
 
 
 def study(
@@ -66,8 +66,7 @@ def study(
         )
         folder = Path()
     if budget is not None:
-        timing = config.timing.model_copy(update={"budget_minutes": budget})
-        config = config.model_copy(update={"timing": timing})
+        config = with_budget(config, budget, target)
     command = shlex.join(["bitworth", *sys.argv[1:]])
     request = StudyRequest(config=config, folder=folder, output=output, command=command)
     raise typer.Exit(run_and_show(request, require=require, as_json=json))

@@ -10,7 +10,7 @@ from bitworth.measurement.quality import Run
 from bitworth.measurement.workers import Worker
 
 #: Longest wait for one answer; an engine that takes longer hangs.
-TIMEOUT_S = 1800.0
+TIMEOUT_S = 600.0
 
 
 def build_plan(

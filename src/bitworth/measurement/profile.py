@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bitworth.engines.base import LayerTime
 from bitworth.recipe.site import Site
@@ -60,6 +61,21 @@ def site_times(mapped: Sequence[MappedLayer]) -> dict[str, float]:
         for site in item.sites:
             times[site] = times.get(site, 0.0) + item.layer.time_ns / len(item.sites)
     return times
+
+
+def stored_form(mapped: Sequence[MappedLayer]) -> list[dict[str, Any]]:
+    """Plain values, to be kept as JSON."""
+    return [{**vars(item.layer), "sites": list(item.sites)} for item in mapped]
+
+
+def restored(stored: Sequence[Mapping[str, Any]]) -> tuple[MappedLayer, ...]:
+    """What ``stored_form`` took apart."""
+    return tuple(
+        MappedLayer(LayerTime(**{**layer, "origins": tuple(layer["origins"])}), tuple(sites))
+        for layer, sites in (
+            ({k: v for k, v in item.items() if k != "sites"}, item["sites"]) for item in stored
+        )
+    )
 
 
 def _computes_sites(layer: LayerTime) -> bool:

@@ -198,7 +198,8 @@ def _scored(
 
 def _fits(value: object, kind: str) -> bool:
     if kind == "ratio":
-        return isinstance(value, tuple) and len(value) == 2 and all(map(_is_finite, value))
+        pair = isinstance(value, tuple) and len(value) == 2 and all(map(_is_finite, value))
+        return pair and value[1] >= 0  # type: ignore[index]
     return _is_finite(value) and (kind != "binary" or value in (0, 1))
 
 

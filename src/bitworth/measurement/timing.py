@@ -26,11 +26,12 @@ WARM_UP_CALLS = 3
 
 @dataclass(frozen=True)
 class TimedPlan:
-    """A saved plan under its variant's label."""
+    """A saved plan under its variant's label; ``sha256`` is that of its bytes."""
 
     label: str
     path: Path
     precision: str
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class TimingTarget:
         options: the cell's options.
         inputs: the inputs that every call runs on.
         log: file that takes what engines print.
-        timeout_s: longest wait for a load or a block.
+        timeout_s: longest wait for a block.
     """
 
     engine: str
@@ -124,6 +125,7 @@ def run_session(
     shape: BlockShape,
     session: int,
     on_round: Callable[[], None] | None = None,
+    failed: Mapping[int, str] | None = None,
 ) -> SessionSamples:
     """Run one session.
 
@@ -134,8 +136,10 @@ def run_session(
         shape: calls of one block.
         session: index of the session.
         on_round: called after each round.
+        failed: plans that failed in an earlier session, and how. They are void whatever comes, and
+            one that hangs would hang again: they get no worker.
     """
-    failures: dict[int, str] = {}
+    failures: dict[int, str] = dict(failed or {})
     load_ns: dict[int, int] = {}
     before_bytes: dict[int, int] = {}
     with ExitStack() as stack:
@@ -144,8 +148,16 @@ def run_session(
         started = [
             (i, stack.enter_context(Worker(f"{session}/{i}", target.log, target.engine)))
             for i in schedule.start_order
+            if i not in failures
         ]
+        for index, worker in started:  # imports of one would slow the load of another
+            try:
+                worker.ask("ping", timeout_s=target.timeout_s)
+            except WorkerFailed as failure:
+                failures[index] = str(failure)
         for index, worker in started:
+            if index in failures:
+                continue
             try:
                 loaded = _load(worker, target, plans[index])
                 load_ns[index] = loaded["load_ns"]

@@ -42,6 +42,8 @@ class Session:
             EngineError: the engine refused.
         """
         match request.pop("op"):
+            case "ping":
+                return {}, {}
             case "probe":
                 return self._probe(request["engine"]), {}
             case "build":

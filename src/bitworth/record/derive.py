@@ -9,16 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-import numpy as np
-from numpy.typing import NDArray
-
+from bitworth.record.losses import (
+    QUALITY_LEVEL,
+    largest_rel_l2,
+    metric_losses,
+    metric_scores,
+    resolvable_losses,
+)
 from bitworth.record.schema import (
     CellDerived,
     CellFacts,
     Derived,
     Facts,
     GroupBound,
-    MetricValues,
     QualityFacts,
     TimingJob,
     VariantFacts,
@@ -31,24 +34,17 @@ from bitworth.verdict import (
     Comparison,
     Decision,
     Gate,
-    MetricLoss,
-    PairedLoss,
     TimingRules,
     amdahl_ceiling,
-    binary_loss,
     blocks_from_samples,
     compare,
     decide,
     judge_cell,
-    mean_loss,
-    ratio_loss,
-    resolvable_loss,
     sig6,
     worst_cell,
 )
 
 RULES_VERSION = 1
-QUALITY_LEVEL = 0.95
 #: Share of CPU time that others may take without a word.
 INTERFERENCE_LIMIT = 0.05
 BASELINE = "baseline"
@@ -63,7 +59,7 @@ def derive(facts: Facts) -> Derived:
     return Derived(
         rules_version=RULES_VERSION,
         quality_level=QUALITY_LEVEL,
-        resolvable_loss=_resolvable(facts),
+        resolvable_loss=resolvable_losses(_baseline_quality(facts)),
         cells=cells,
         decision=(
             worst_cell(decisions)
@@ -71,6 +67,14 @@ def derive(facts: Facts) -> Derived:
             else Decision("undecided", None, f"undecided: {nothing}", (), (nothing,))
         ),
     )
+
+
+def _baseline_quality(facts: Facts) -> QualityFacts | None:
+    for cell in facts.cells:
+        for variant in cell.variants:
+            if variant.name == BASELINE and variant.quality is not None:
+                return variant.quality
+    return None
 
 
 def cell_names(facts: Facts) -> tuple[str, ...]:
@@ -88,13 +92,21 @@ def _cell(facts: Facts, cell: CellFacts) -> CellDerived:
     gates = {v.name: _gates(v) for v in cell.variants}
     total = sum(len(job.labels) - 2 for job in cell.jobs)
     verdicts = [_judge(job, facts.timing, total, gates) for job in cell.jobs]
-    comparisons = {c.variant: c for verdict in verdicts for c in verdict.comparisons}
+    comparisons: dict[str, Comparison] = {}
+    for verdict in verdicts:
+        for comparison in verdict.comparisons:
+            # A free win stands in every job; its verdict is that of the first.
+            comparisons.setdefault(comparison.variant, comparison)
     candidates = [_candidate(v, baseline, comparisons.get(v.name)) for v in studied]
     # The model as it was given shows what the fair baseline is worth; it is nothing to ship.
     rivals = [c for v, c in zip(studied, candidates, strict=True) if v.name != "as given"]
+    policy = facts.policy
+    if baseline is None or baseline.recipe is None or baseline.recipe.base == "fp32":
+        # The baseline is the reference but for rounding: there is no floor to be over.
+        policy = replace(policy, max_error_over_floor=None)
     decision = decide(
         rivals,
-        facts.policy,
+        policy,
         has_quality_evidence=not facts.data.random,
         has_task_metric=bool(baseline and baseline.quality and baseline.quality.metrics),
     )
@@ -178,6 +190,9 @@ def _gates(variant: VariantFacts) -> list[Gate]:
         count = sum(o.non_finite for o in quality.outputs.values())
         gates.append(Gate(QUALITY_GATE, "failed", f"{count} outputs are not finite"))
     check = variant.check
+    if check is not None and check.limit is None:
+        text = "onnxruntime does not run this graph unoptimized, so there is nothing to compare"
+        gates.append(Gate("optimization", "not_observable", text))
     if check is not None and check.limit is not None:
         got = check.optimized_rel_l2
         if got is None or got > check.limit:
@@ -195,8 +210,8 @@ def _candidate(
     variant: VariantFacts, baseline: VariantFacts | None, comparison: Comparison | None
 ) -> Candidate:
     quality = variant.quality
-    floor = _rel_l2(baseline.quality) if baseline else None
-    error = _rel_l2(quality)
+    floor = largest_rel_l2(baseline.quality) if baseline else None
+    error = largest_rel_l2(quality)
     over = None
     # An fp32 baseline is the reference but for rounding: a ratio to it would say nothing.
     if baseline and baseline.recipe and baseline.recipe.base != "fp32" and floor and error:
@@ -204,7 +219,7 @@ def _candidate(
     return Candidate(
         name=variant.name,
         comparison=comparison,
-        losses=_losses(baseline.quality if baseline else None, quality),
+        losses=metric_losses(baseline.quality if baseline else None, quality),
         rel_l2=error,
         error_over_floor=over,
         plan_bytes=variant.plan.bytes if variant.plan else None,
@@ -236,8 +251,8 @@ def _summary(
         comparison=candidate.comparison if candidate else None,
         against_best=against_best,
         losses=candidate.losses if candidate else (),
-        scores=_scores(variant.quality),
-        rel_l2=_rel_l2(variant.quality),
+        scores=metric_scores(variant.quality),
+        rel_l2=largest_rel_l2(variant.quality),
         error_over_floor=candidate.error_over_floor if candidate else None,
         plan_bytes_ratio=ratio,
         peak_bytes=round(median(peaks)) if peaks else None,
@@ -311,76 +326,3 @@ def _bounds(cell: CellFacts) -> tuple[float | None, tuple[GroupBound, ...]]:
         ceiling = sig6(amdahl_ceiling(share, 0.0)) if share < 1 else None
         bounds.append(GroupBound(group=name, share_of_profile=sig6(share), ceiling_speedup=ceiling))
     return sig6(mapped / total), tuple(bounds)
-
-
-def _rel_l2(quality: QualityFacts | None) -> float | None:
-    if quality is None or not quality.outputs:
-        return None
-    errors = [o.rel_l2 for o in quality.outputs.values()]
-    known = [e for e in errors if e is not None]
-    return sig6(max(known)) if len(known) == len(errors) else None
-
-
-def _scores(quality: QualityFacts | None) -> dict[str, float]:
-    """Each metric over the samples that it applies to, in the metrics' alphabetical order."""
-    scores: dict[str, float] = {}
-    for name, metric in sorted(quality.metrics.items()) if quality else ():
-        values, weights = _columns(metric)
-        kept = np.isfinite(values) & np.isfinite(weights)
-        if kept.any() and weights[kept].sum():
-            scores[name] = sig6(float(values[kept].sum() / weights[kept].sum()))
-    return scores
-
-
-def _losses(baseline: QualityFacts | None, variant: QualityFacts | None) -> tuple[MetricLoss, ...]:
-    losses = []
-    if baseline is not None and variant is not None:
-        for name, metric in sorted(variant.metrics.items()):
-            if name in baseline.metrics:
-                found = _loss(baseline.metrics[name], metric)
-                if found is not None:
-                    losses.append(MetricLoss(name, found.loss, found.low, found.high, found.n))
-    return tuple(losses)
-
-
-def _loss(baseline: MetricValues, variant: MetricValues) -> PairedLoss | None:
-    """The loss over the samples for which both have a value; they stay paired."""
-    base, weights = _columns(baseline)
-    ours, _ = _columns(variant)
-    if base.shape != ours.shape:
-        return None
-    kept = np.isfinite(base) & np.isfinite(ours) & np.isfinite(weights)
-    base, ours, weights = base[kept], ours[kept], weights[kept]
-    if not kept.any():
-        return None
-    level = QUALITY_LEVEL
-    if variant.kind == "binary":
-        return binary_loss(base != 0, ours != 0, better=variant.better, level=level)
-    if variant.kind == "mean":
-        return mean_loss(base, ours, better=variant.better, level=level)
-    return ratio_loss(base, ours, weights, better=variant.better, level=level)
-
-
-def _columns(metric: MetricValues) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Values and denominators (1 where there are none) by sample; NaN where there is none."""
-    values = np.array([np.nan if v is None else v for v in metric.values], dtype=np.float64)
-    if metric.denominators is None:
-        return values, np.ones_like(values)
-    weights = [np.nan if d is None else d for d in metric.denominators]
-    return values, np.array(weights, dtype=np.float64)
-
-
-def _resolvable(facts: Facts) -> dict[str, float]:
-    """The loss that the number of samples can resolve, by binary metric."""
-    for cell in facts.cells:
-        for variant in cell.variants:
-            if variant.name == BASELINE and variant.quality:
-                counts = {
-                    name: int(np.isfinite(_columns(metric)[0]).sum())
-                    for name, metric in sorted(variant.quality.metrics.items())
-                    if metric.kind == "binary"
-                }
-                return {
-                    name: resolvable_loss(n, level=QUALITY_LEVEL) for name, n in counts.items() if n
-                }
-    return {}

@@ -72,6 +72,9 @@ class DataFacts(Part):
     source: str
     seed: int
     random: bool = Field(description="random inputs: no quality evidence")
+    non_finite_activations: dict[str, int] = Field(
+        default={}, description="calibrated values that were NaN or infinite, by tensor"
+    )
     calibration: SplitFacts
     holdout: SplitFacts
 

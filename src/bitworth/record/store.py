@@ -57,6 +57,17 @@ def write_record(record: Record, path: Path) -> tuple[Path, ...]:
     return tuple(written)
 
 
+def remove_record(path: Path) -> None:
+    """Remove a record and its samples file, if they exist."""
+    try:
+        name = _parse(path.read_bytes()).get(_POINTER)
+    except (OSError, ValueError):
+        name = None
+    if isinstance(name, str) and Path(name).name == name:
+        path.with_name(name).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+
+
 def read_record(path: Path) -> Record:
     """Read a record with its samples.
 

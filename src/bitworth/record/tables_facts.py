@@ -117,11 +117,21 @@ def data_table(record: Record) -> Table:
         ]
         count, hash_ = at(record, *path, "count"), at(record, *path, "sha256")
         rows.append((line(word), count, hash_, joined("; ", shapes) if shapes else NONE))
+    checked = data.calibration.count > 0 and not data.random
     notes = [
         line(
             "Source: ", at(record, "facts", "data", "source"), ", seed ",
-            at(record, "facts", "data", "seed"), ". No sample is in both splits.",
+            at(record, "facts", "data", "seed"), ". ",
+            "No sample is in both splits." if checked else "",
         )
+    ]  # fmt: skip
+    notes += [
+        line(
+            at(record, "facts", "data", "non_finite_activations", name),
+            " activations of ", key(record, "facts", "data", "non_finite_activations", name),
+            " were not finite in calibration, and entered no range.",
+        )
+        for name in sorted(data.non_finite_activations)
     ]  # fmt: skip
     if data.random:
         notes.append(line("The inputs are random: they say nothing about quality."))

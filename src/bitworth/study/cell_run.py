@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bitworth.engines.base import EngineOptions
 from bitworth.measurement.device_lock import device_lock
-from bitworth.measurement.profile import MappedLayer, site_times
+from bitworth.measurement.profile import MappedLayer, restored, site_times, stored_form
 from bitworth.measurement.timing import TimedPlan, TimingTarget
 from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe.rules import Preference, preference
@@ -68,7 +68,9 @@ class CellRun:
         self._profile_baseline()
         times = site_times(self.profile)
         for variant in self.study.config.variant:
-            if not variant.engines or self.config.engine in variant.engines:
+            if variant.engines and self.config.engine not in variant.engines:
+                self.failures.append((variant.name, "the study asks for it on another engine"))
+            else:
                 self.variants.append(run_variant(self.study, self.engine, variant, times))
 
     def time(self, budget_s: float) -> None:
@@ -84,6 +86,10 @@ class CellRun:
             log=workspace.path("logs", f"{self.engine.engine}.log"),
         )
         plans = [self._timed_plan(v) for v in timed]
+        # What an engine gives for free is what every other variant has to beat.
+        free = [v.name for v in timed[1:] if self._is_free_win(v)]
+        shared = [p for p in plans[1:] if p.label in free]
+        others = [p for p in plans[1:] if p.label not in free]
         with device_lock("cpu"):
             try:
                 call_ns = baseline_call_ns(workspace, self.name, target, plans[0])
@@ -91,13 +97,22 @@ class CellRun:
                 self.failures.append(("timing", f"the baseline does not run: {failure}"))
                 return
             seed = study.config.timing.seed
-            jobs = split_jobs(self.name, plans[0], plans[1:], call_ns, seed)
+            jobs = split_jobs(self.name, plans[0], shared, others, call_ns, seed)
+            total = sum(len(job.plans) - 2 for job in jobs)
             for job in jobs:
                 self.running = job
                 share = budget_s / len(jobs)
-                done = run_job(workspace, target, job, study.rules, share, study.reporter)
+                # The cell's error rate is shared by all of its comparisons, as in the record.
+                alpha = study.rules.alpha * max(1, len(job.plans) - 2) / max(1, total)
+                rules = replace(study.rules, alpha=alpha)
+                done = run_job(workspace, target, job, rules, share, study.reporter)
                 self.jobs.append(done)
                 self.running = None
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds that the cell's sessions took, those of earlier runs included."""
+        return sum(s.wall_ns for job in self.jobs for s in job.sessions) / 1e9
 
     def facts(self) -> CellFacts | None:
         """The record's form of the cell as far as it went; None before its engine was probed."""
@@ -125,9 +140,7 @@ class CellRun:
             options=told,
             options_sha256=sha256(canonical(told)),
             preferences={k: _told(v) for k, v in vars(preferred).items()},
-            free_wins=tuple(
-                v.name for v in self.variants if v.source == "precision" and v.name != BASELINE
-            ),
+            free_wins=tuple(v.name for v in self.variants if self._is_free_win(v)),
             notes=self._notes(),
             groups=self._groups(),
             variants=tuple(self.variants),
@@ -153,8 +166,10 @@ class CellRun:
         sites = self.study.subject.sites
         if not sites:
             return {}
-        names = ["all", *(g.name for g in self.study.config.group)]
-        found = group_sites(self.study.config.group, names, sites, site_times(self.profile))
+        times = site_times(self.profile)
+        # Without a profile a group by share of time has no members that anyone could name.
+        known = [g for g in self.study.config.group if times or g.top_share is None]
+        found = group_sites(known, ["all", *(g.name for g in known)], sites, times)
         return {name: tuple(s.id for s in members) for name, members in found.items()}
 
     def _notes(self) -> tuple[str, ...]:
@@ -167,10 +182,20 @@ class CellRun:
         assert self.engine is not None
         assert variant.plan is not None
         precision = variant.recipe.base if variant.recipe is not None else "fp32"
-        return TimedPlan(variant.name, self.engine.plan_path(self.study, variant.name), precision)
+        path = self.engine.plan_path(self.study, variant.name)
+        return TimedPlan(variant.name, path, precision, variant.plan.sha256)
+
+    @staticmethod
+    def _is_free_win(variant: VariantFacts) -> bool:
+        return variant.source == "precision" and variant.name not in (BASELINE, AS_GIVEN)
 
     def _profile_baseline(self) -> None:
+        """Profile it once a study: groups by share of time must not change on the way."""
         assert self.engine is not None
+        stored = self.study.workspace.load("profile", self.name)
+        if stored is not None:
+            self.profile = restored(stored)
+            return
         try:
             self.profile = profile_plan(
                 self.study.workspace,
@@ -182,6 +207,8 @@ class CellRun:
             )
         except WorkerFailed as failure:
             self.failures.append(("profile of the baseline", str(failure)))
+            return
+        self.study.workspace.save(stored_form(self.profile), "profile", self.name)
 
 
 def _told(value: object) -> str:

@@ -13,7 +13,7 @@ from bitworth.measurement.array_store import ArrayStore, is_stored, store_arrays
 from bitworth.measurement.plans import TIMEOUT_S, build_plan, load_plan, runner
 from bitworth.measurement.profile import MappedLayer, map_layers
 from bitworth.measurement.quality import MetricSpec, Quality, Run, Score, evaluate
-from bitworth.measurement.workers import Worker
+from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.record.schema import OptimizationCheck
 from bitworth.study.data_stage import StudyData
 from bitworth.study.progress import Reporter
@@ -175,16 +175,19 @@ def check_optimization(
         quality: of the plan, with the error over its first ``CHECK_SAMPLES`` samples.
         judge: the held-out samples and their reference.
 
-    Raises:
-        WorkerFailed: onnxruntime does not run the graph.
+    Where onnxruntime does not run the graph there is no limit to compare with.
     """
     stored = workspace.load("unoptimized", key)
     if stored is None:
+        error = None
         with Worker("unoptimized", workspace.path("logs", "onnxruntime.log")) as worker:
-            run = _unoptimized(worker, workspace, lowered, threads)
-            samples = islice(judge.data.holdout(), CHECK_SAMPLES)
-            found = evaluate(run, samples, judge.reference, {}, None, lambda _: None)
-        stored = {"rel_l2": found.rel_l2}
+            try:
+                run = _unoptimized(worker, workspace, lowered, threads)
+                samples = islice(judge.data.holdout(), CHECK_SAMPLES)
+                error = evaluate(run, samples, judge.reference, {}, None, lambda _: None).rel_l2
+            except WorkerFailed:
+                error = None
+        stored = {"rel_l2": error}
         workspace.save(stored, "unoptimized", key)
     known = stored["rel_l2"]
     return OptimizationCheck(

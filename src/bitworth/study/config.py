@@ -12,11 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bitworth.errors import UserError
 
+EngineName = Literal["onnxruntime", "openvino", "mock"]
+#: Names that a study gives itself.
+RESERVED = ("baseline", "baseline again", "reference", "as given")
+
 
 class Section(BaseModel):
     """Base of all sections: immutable, and unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class SubjectConfig(Section):
@@ -43,7 +47,7 @@ class DataConfig(Section):
     holdout: str | None = None
     calibration_samples: int = Field(default=96, ge=1)
     holdout_samples: int = Field(default=800, ge=1)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     random_inputs: bool = False
     shapes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
 
@@ -51,7 +55,7 @@ class DataConfig(Section):
 class CellConfig(Section):
     """``[[cell]]``: one engine with its options."""
 
-    engine: Literal["onnxruntime", "openvino", "mock"]
+    engine: EngineName
     threads: int = Field(default=0, ge=0, description="0: all cores of this process")
     options: dict[str, str] = Field(default_factory=dict)
 
@@ -80,7 +84,7 @@ class VariantConfig(Section):
     percentile: float = Field(default=99.99, gt=50, le=100)
     source: Literal["recipe", "file"] = "recipe"
     path: str | None = None
-    engines: tuple[str, ...] = ()
+    engines: tuple[EngineName, ...] = ()
 
 
 class QualityConfig(Section):
@@ -106,7 +110,7 @@ class TimingConfig(Section):
     min_sessions: int = Field(default=6, ge=2)
     max_sessions: int = Field(default=60, ge=2)
     delta: float = Field(default=0.01, gt=0, lt=1)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
 
 
 class StudyConfig(Section):
@@ -159,6 +163,18 @@ def check(tree: dict[str, Any], path: Path) -> StudyConfig:
     return config
 
 
+def checked(path: Path, **sections: Any) -> StudyConfig:
+    """A study made of these sections, checked as if a file held them."""
+    return check({"version": 1, **sections}, path)
+
+
+def with_budget(config: StudyConfig, minutes: float, path: Path) -> StudyConfig:
+    """``config`` with another budget."""
+    tree = config.model_dump()
+    tree["timing"]["budget_minutes"] = minutes
+    return check(tree, path)
+
+
 def subject_path(config: SubjectConfig, folder: Path) -> Path:
     """Where the subject's file lies.
 
@@ -176,7 +192,7 @@ def subject_path(config: SubjectConfig, folder: Path) -> Path:
 
 
 def _check_variant(variant: VariantConfig, groups: set[str], path: Path) -> None:
-    if variant.name in ("baseline", "reference", "as given"):
+    if variant.name in RESERVED:
         raise UserError(f"{path}: variant name '{variant.name}' is reserved; choose another")
     if variant.source == "file":
         if variant.path is None:
@@ -184,6 +200,11 @@ def _check_variant(variant: VariantConfig, groups: set[str], path: Path) -> None
         return
     if variant.format is None:
         raise UserError(f"{path}: variant '{variant.name}' has no format; add format = \"int8\"")
+    if variant.format == "bf16" and variant.groups != ("all",):
+        raise UserError(
+            f"{path}: variant '{variant.name}': bf16 is a precision of the whole model here; "
+            "leave groups out"
+        )
     for name in variant.groups:
         if name not in groups:
             near = difflib.get_close_matches(name, sorted(groups), n=1)

@@ -73,8 +73,8 @@ def open_data(
     holdout = _dataset(config, folder, specs, "holdout")
     split = workspace.load("data", "splits")
     stored = workspace.path("data", "holdout", "x").parent
+    seen = _hash_all(calibration, "reading calibration data", reporter)
     if split is None or not is_stored(stored):
-        seen = _hash_all(calibration, "reading calibration data", reporter)
         held, targets, shapes = _store(holdout, stored, reporter)
         if not config.random_inputs:
             check_no_overlap(seen[0], held)
@@ -84,6 +84,11 @@ def open_data(
             "targets": targets,
         }
         workspace.save(split, "data", "splits")
+    elif split["calibration"]["sha256"] != _split(*seen)["sha256"]:
+        raise UserError(
+            f"{_source(config)}: the calibration data changed since this study began; "
+            f"remove {workspace.root} to begin anew"
+        )
     facts = DataFacts(
         source=_source(config),
         seed=config.seed,
@@ -107,8 +112,8 @@ def _dataset(config: DataConfig, folder: Path, specs: tuple[InputSpec, ...], whi
     path = config.calibration if which == "calibration" else config.holdout
     if path is None:
         raise UserError(
-            f"no {which} data: give --{which} {which}.npz (keys are the model's inputs: "
-            f"{', '.join(s.name for s in specs)}), or --random-inputs to time only"
+            f"data.{which}: no {which} data; name an .npz (keys are the model's inputs: "
+            f"{', '.join(s.name for s in specs)}) or a source, or set random_inputs to time only"
         )
     return from_npz(folder / path, specs)
 

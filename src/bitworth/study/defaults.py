@@ -9,14 +9,11 @@ from pathlib import Path
 from bitworth.errors import UserError
 from bitworth.recipe import Site
 from bitworth.study.config import (
-    CellConfig,
-    DataConfig,
+    RESERVED,
     GroupConfig,
-    PolicyConfig,
     StudyConfig,
-    SubjectConfig,
-    TimingConfig,
     VariantConfig,
+    checked,
 )
 from bitworth.subject.onnx_model import InputSpec, load
 from bitworth.subject.prepare import prepare
@@ -67,20 +64,20 @@ def default_study(
     if not sites:
         raise UserError(f"{model}: has no Conv, Gemm or MatMul with a constant weight to quantize")
     groups, variants = default_variants(sites)
-    return StudyConfig(
-        version=1,
-        subject=SubjectConfig(name=model.stem, onnx=str(model)),
-        data=DataConfig(
-            calibration=None if calibration is None else str(calibration),
-            holdout=None if holdout is None else str(holdout),
-            random_inputs=random_inputs,
-            shapes=shapes,
-        ),
-        cell=tuple(CellConfig.model_validate({"engine": e}) for e in engines),
+    return checked(
+        model,
+        subject={"name": model.stem, "onnx": str(model)},
+        data={
+            "calibration": None if calibration is None else str(calibration),
+            "holdout": None if holdout is None else str(holdout),
+            "random_inputs": random_inputs,
+            "shapes": shapes,
+        },
+        cell=[{"engine": engine} for engine in engines],
         group=groups,
         variant=variants,
-        policy=PolicyConfig(max_rel_l2=max_rel_l2),
-        timing=TimingConfig(budget_minutes=budget_minutes),
+        policy={"max_rel_l2": max_rel_l2},
+        timing={"budget_minutes": budget_minutes},
     )
 
 
@@ -142,27 +139,34 @@ def comparison_study(
             f"{base}: no data given; give --holdout h.npz (keys: {names}), "
             "or --random-inputs to time only"
         )
-    names_seen = [c.stem for c in candidates]
-    return StudyConfig(
-        version=1,
-        subject=SubjectConfig(name=base.stem, onnx=str(base)),
-        data=DataConfig(
-            holdout=None if holdout is None else str(holdout),
-            random_inputs=random_inputs,
-            shapes=shapes,
-        ),
-        cell=tuple(CellConfig.model_validate({"engine": e}) for e in engines),
-        variant=tuple(
-            VariantConfig(
-                name=c.stem if names_seen.count(c.stem) == 1 else f"{c.stem} ({c.parent.name})",
-                source="file",
-                path=str(c),
-            )
-            for c in candidates
-        ),
-        policy=PolicyConfig(max_rel_l2=max_rel_l2),
-        timing=TimingConfig(budget_minutes=budget_minutes),
+    return checked(
+        base,
+        subject={"name": base.stem, "onnx": str(base)},
+        data={
+            "holdout": None if holdout is None else str(holdout),
+            "random_inputs": random_inputs,
+            "shapes": shapes,
+        },
+        cell=[{"engine": engine} for engine in engines],
+        variant=[
+            {"name": name, "source": "file", "path": str(path)}
+            for name, path in zip(_distinct(candidates), candidates, strict=True)
+        ],
+        policy={"max_rel_l2": max_rel_l2},
+        timing={"budget_minutes": budget_minutes},
     )
+
+
+def _distinct(candidates: Sequence[Path]) -> list[str]:
+    """A name for each candidate: its file's, numbered where another has it."""
+    names: list[str] = []
+    for path in candidates:
+        name, number = path.stem, 1
+        while name in names or name in RESERVED:
+            number += 1
+            name = f"{path.stem} #{number}"
+        names.append(name)
+    return names
 
 
 def _shape(spec: InputSpec) -> str:

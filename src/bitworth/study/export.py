@@ -13,10 +13,9 @@ from bitworth.lowering.scaling import QuantizedSite, StorageType, TensorScale
 from bitworth.recipe import PER_CHANNEL, PER_TENSOR, Quantize, Site
 from bitworth.record.schema import QuantizedSiteFact, Record, ScaleFact, VariantFacts
 from bitworth.study.config import SubjectConfig, subject_path
-from bitworth.study.subject_stage import model_sha256
 from bitworth.subject.denormals import flush_denormals
 from bitworth.subject.onnx_model import load
-from bitworth.subject.prepare import PreparedModel, prepare
+from bitworth.subject.prepare import PreparedModel, graph_sha256, prepare
 from bitworth.subject.saving import save
 from bitworth.subject.sites import find_sites
 
@@ -33,12 +32,16 @@ def find_variant(record: Record, name: str, engine: str | None) -> tuple[str, Va
         for variant in cell.variants
         if variant.name == name and engine in (None, cell.engine)
     ]
+    engines = [cell.engine for cell in record.facts.cells]
+    if engine is not None and engine not in engines:
+        raise UserError(f"--engine {engine}: not in the record; it has: {', '.join(engines)}")
     if not found:
         names = dict.fromkeys(v.name for c in record.facts.cells for v in c.variants)
         raise UserError(f"no variant '{name}' in the record; it has: {', '.join(names)}")
     if len({variant.lowered_sha256 for _, variant in found}) > 1:
-        engines = ", ".join(e for e, _ in found)
-        raise UserError(f"variant '{name}' differs between {engines}; name one with --engine")
+        raise UserError(
+            f"variant '{name}' differs between {', '.join(engines)}; name one with --engine"
+        )
     return found[0]
 
 
@@ -57,23 +60,30 @@ def export_variant(record: Record, variant: VariantFacts, model: Path | None, ou
     """
     if variant.source == "file":
         raise UserError(f"variant '{variant.name}' is the file {variant.file}; copy that file")
+    if variant.recipe is not None and variant.recipe.base != "fp32":
+        raise UserError(
+            f"variant '{variant.name}' is the baseline's graph under the engine's precision hint "
+            f"{variant.recipe.base}; export 'baseline' and set that hint"
+        )
+    if variant.lowered_sha256 is None:
+        raise UserError(f"variant '{variant.name}' has no graph: {variant.reason}")
     path = model or _find_original(record)
     original = load(path)
-    if original.sha256 != record.facts.subject.sha256:
+    if original.identity_sha256 != record.facts.subject.sha256:
         raise UserError(f"{path}: is not the model that was studied (its hash differs)")
     prepared = prepare(original, record.facts.subject.prepared_opset)
     if variant.name != "as given" and _was_flushed(record):
         prepared = flush_denormals(prepared)
     sites = {s.id: s for s in find_sites(prepared).sites}
     quantized = tuple(_restored(prepared, sites[f.site], f, variant) for f in variant.sites)
-    save(lower(prepared, quantized) if quantized else prepared.model, output)
-    if model_sha256(output) != variant.lowered_sha256:
-        output.unlink()
+    lowered = lower(prepared, quantized) if quantized else prepared.model
+    if graph_sha256(lowered) != variant.lowered_sha256:
+        libraries = record.facts.environment.libraries
         raise UserError(
-            f"{output}: would differ from what was studied, so it was not kept; use the library "
-            f"versions of the record (onnx {record.facts.environment.libraries.get('onnx')}, "
-            f"onnx-ir {record.facts.environment.libraries.get('onnx-ir')})"
+            f"{output}: would differ from what was studied, so it is not written; use the "
+            f"record's versions (onnx {libraries.get('onnx')}, onnx-ir {libraries.get('onnx-ir')})"
         )
+    save(lowered, output)
 
 
 def _restored(

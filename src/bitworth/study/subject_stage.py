@@ -10,12 +10,11 @@ from bitworth.engines.base import Arrays
 from bitworth.measurement.workers import Worker
 from bitworth.recipe import FORMATS, Site
 from bitworth.record.schema import SiteFact, SubjectFacts, Tensor
-from bitworth.record.store import sha256
 from bitworth.study.config import StudyConfig
 from bitworth.study.workspace import Workspace
 from bitworth.subject.denormals import count_denormals, flush_denormals
-from bitworth.subject.onnx_model import OnnxModel
-from bitworth.subject.prepare import PreparedModel, prepare
+from bitworth.subject.onnx_model import OnnxModel, load
+from bitworth.subject.prepare import PreparedModel, graph_sha256, prepare
 from bitworth.subject.saving import save
 from bitworth.subject.sites import SiteScan, find_sites
 
@@ -120,9 +119,8 @@ def model_path(workspace: Workspace, which: str) -> Path:
 
 
 def model_sha256(path: Path) -> str:
-    """SHA-256 of a written model, its weights beside it included."""
-    data = path.with_name(path.name + ".data")
-    return sha256(path.read_bytes() + (data.read_bytes() if data.exists() else b""))
+    """Hash of a written model: its graph and every weight, wherever they are stored."""
+    return graph_sha256(load(path).model)
 
 
 def subject_facts(subject: Subject, workspace: Workspace) -> SubjectFacts:
@@ -130,7 +128,7 @@ def subject_facts(subject: Subject, workspace: Workspace) -> SubjectFacts:
     return SubjectFacts(
         name=subject.name,
         source=subject.source,
-        sha256=subject.original.sha256,
+        sha256=subject.original.identity_sha256,
         opset=subject.original.opset,
         prepared_opset=subject.fair.opset,
         prepared_sha256=model_sha256(model_path(workspace, "fair")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 
 from bitworth.measurement.timing import (
@@ -17,6 +17,7 @@ from bitworth.measurement.timing import (
     run_session,
 )
 from bitworth.record.schema import SessionFacts, TimingJob
+from bitworth.record.store import canonical, sha256
 from bitworth.study.progress import Reporter
 from bitworth.study.workspace import Workspace
 from bitworth.verdict import (
@@ -56,26 +57,45 @@ class JobPlan:
 
 
 def split_jobs(
-    cell: str, baseline: TimedPlan, variants: Sequence[TimedPlan], call_ns: float, seed: int
+    cell: str,
+    baseline: TimedPlan,
+    shared: Sequence[TimedPlan],
+    variants: Sequence[TimedPlan],
+    call_ns: float,
+    seed: int,
 ) -> tuple[JobPlan, ...]:
-    """Divide a cell's variants into jobs, each with the baseline and its hidden copy."""
+    """Divide a cell's variants into jobs, each with the baseline and its hidden copy.
+
+    Args:
+        cell: its name.
+        baseline: its baseline.
+        shared: variants that the others are compared with as well: part of every job.
+        variants: the others.
+        call_ns: time of one call of the baseline.
+        seed: of the schedules.
+    """
     long_call = call_ns > LONG_CALL_NS
-    room = (MAX_LABELS_LONG_CALL if long_call else MAX_LABELS) - 2
+    room = max(1, (MAX_LABELS_LONG_CALL if long_call else MAX_LABELS) - 2 - len(shared))
     count = -(-len(variants) // room) or 1
     # Jobs of even size: a job of one variant would cost as much as a whole one.
     size = -(-len(variants) // count) or 1
     parts = [variants[i : i + size] for i in range(0, len(variants), size)] or [()]
-    again = TimedPlan(HIDDEN, baseline.path, baseline.precision)
+    again = replace(baseline, label=HIDDEN)
     return tuple(
         JobPlan(
-            name=f"{cell}-job{index}",
-            plans=(baseline, again, *part),
+            name=f"{cell}-job{index}-{_key((baseline, *shared, *part))}",
+            plans=(baseline, again, *shared, *part),
             shape=block_shape(call_ns),
             minimum_rounds=4 if long_call else 10,
             seed=seed + index,
         )
         for index, part in enumerate(parts)
     )
+
+
+def _key(plans: Sequence[TimedPlan]) -> str:
+    """Sessions belong to these bytes: a plan that was built again is timed again."""
+    return sha256(canonical([[p.label, p.sha256] for p in plans]))[:8]
 
 
 def baseline_call_ns(
@@ -112,6 +132,10 @@ def run_job(
     title = f"{target.engine}: timing {len(labels) - 2} variants"
     if sessions:
         reporter.say(f"{title}: resuming after session {len(sessions)}")
+    calls = job.shape.lead_in + job.shape.iterations
+    # A block that takes a hundred times its time hangs.
+    patience = max(60.0, 100 * calls * job.shape.call_ns / 1e9)
+    target = replace(target, timeout_s=patience)
     with reporter.stage(title, 1.0) as advance:
         while not (stopped := _why_stop(sessions, labels, rules, spent, budget_s)):
             index = len(sessions)
@@ -121,9 +145,10 @@ def run_job(
             schedule = session_schedule(
                 len(labels), seed=job.seed, session=index, minimum_rounds=job.minimum_rounds
             )
-            found = run_session(target, job.plans, schedule, job.shape, index, tick)
+            failed = {i: text for s in sessions for i, text in s.failures.items()}
+            found = run_session(target, job.plans, schedule, job.shape, index, tick, failed)
             elapsed = monotonic() - start
-            session = _facts(found, round(elapsed * 1e9))
+            session = _facts(found, round(elapsed * 1e9), workspace.without_paths)
             workspace.save(session.model_dump(mode="json"), "timing", job.name, f"{index:03}")
             sessions.append(session)
             spent += elapsed
@@ -200,8 +225,11 @@ def _expected_s(
     return max(budget_s, each * rules.min_sessions)
 
 
-def _facts(found: SessionSamples, wall_ns: int) -> SessionFacts:
+def _facts(
+    found: SessionSamples, wall_ns: int, without_paths: Callable[[str], str]
+) -> SessionFacts:
     tree = asdict(found)
+    tree["failures"] = {i: without_paths(text) for i, text in found.failures.items()}
     load = tree.pop("interference")
     tree["samples_ns"] = tree.pop("samples")
     return SessionFacts(**tree, **load, wall_ns=wall_ns)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from bitworth.engines.base import EngineOptions
-from bitworth.errors import UserError
 from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe import Recipe
 from bitworth.recipe.rules import EMULATED, Preference
@@ -95,7 +94,7 @@ def run_variant(
         time_ns: profiled time of each site, for groups by share of time.
 
     Raises:
-        UserError: a group that matches no site; the metric raised; a file that is no model.
+        UserError: a group that matches no site; the metric raised.
     """
 
     def compute() -> VariantFacts:
@@ -144,20 +143,12 @@ def _file(study: StudyContext, engine: CellEngine, variant: VariantConfig) -> Va
     assert variant.path is not None
     path = study.folder / variant.path
     model = load(path)
-    expected = [(i.name, i.dtype) for i in study.subject.original.inputs]
-    if [(i.name, i.dtype) for i in model.inputs] != expected or set(model.outputs) != set(
-        study.subject.original.outputs
-    ):
-        raise UserError(
-            f"{path}: its inputs and outputs are not those of {study.subject.source}; "
-            "compare models that take and give the same tensors"
-        )
     facts = VariantFacts(
         name=variant.name,
         source="file",
         file=path.name,
-        file_sha256=model.sha256,
-        lowered_sha256=model.sha256,
+        file_sha256=model.identity_sha256,
+        lowered_sha256=model.identity_sha256,
         state="measured",
     )
     return _measured(study, engine, facts, path, "fp32")
@@ -238,13 +229,14 @@ def _measured(
         built, quality = build_and_judge(
             study.workspace, request, study.judge, study.reporter, judged
         )
-        check = None
-        if quality is not None and precision == "fp32":
-            key = facts.lowered_sha256 or model_sha256(model)
-            threads = engine.options.threads
-            check = check_optimization(study.workspace, model, key, threads, quality, study.judge)
     except WorkerFailed as failure:
-        return _with(facts, state="failed", reason=str(failure))
+        return _with(facts, state="failed", reason=study.workspace.without_paths(str(failure)))
+    check = None
+    if quality is not None and precision == "fp32":
+        key = facts.lowered_sha256 or model_sha256(model)
+        check = check_optimization(
+            study.workspace, model, key, engine.options.threads, quality, study.judge
+        )
     return _with(
         facts,
         plan=plan_facts(built, built["precision"]),
@@ -267,7 +259,9 @@ def _emulated(
         try:
             _, quality = build_and_judge(study.workspace, request, study.judge, study.reporter)
         except WorkerFailed as failure:
-            return _with(facts, state="failed", reason=f"emulation: {failure}")
+            return _with(
+                facts, state="failed", reason=study.workspace.without_paths(f"emulation: {failure}")
+            )
         assert quality is not None
         stored = quality_facts(quality, study.metrics, "emulated").model_dump(mode="json")
         study.workspace.save(stored, "emulated", key)

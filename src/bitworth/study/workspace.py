@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +51,12 @@ class Workspace:
         """Finish a stage."""
         write_atomic(self.path(*parts).with_suffix(".json"), canonical(value))
 
+    def without_paths(self, text: str) -> str:
+        """``text`` without this machine's folders: an engine's message goes into the record."""
+        for folder in (self.root.resolve(), self.root, Path(tempfile.gettempdir())):
+            text = text.replace(f"{folder}/", "")
+        return text
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process out of this folder.
@@ -60,5 +68,10 @@ class Workspace:
             yield
 
     def remove(self) -> None:
-        """Remove all of it: the study is complete."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        """Remove all of it: the study is complete.
+
+        Under another name first: a kill in the middle must leave no half of it to resume from.
+        """
+        gone = self.root.with_name(f"{self.root.name}.done-{os.getpid()}")
+        self.root.replace(gone)
+        shutil.rmtree(gone, ignore_errors=True)

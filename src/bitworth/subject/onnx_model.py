@@ -63,6 +63,14 @@ class OnnxModel:
     outputs: tuple[str, ...]
 
     @cached_property
+    def identity_sha256(self) -> str:
+        """Hash of the whole model: the file, and its external data where there is any."""
+        if not self.external_sha256:
+            return self.sha256
+        parts = "\n".join(f"{k} {v}" for k, v in sorted(self.external_sha256.items()))
+        return hashlib.sha256(f"{self.sha256}\n{parts}".encode()).hexdigest()
+
+    @cached_property
     def has_qdq(self) -> bool:
         """Whether the model is already quantized, in the graph or in any body inside it."""
         return has_quantized_ops(self.model)

@@ -1,0 +1,78 @@
+"""The facts of a study, put together from its cells."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from bitworth.record.schema import Facts, NotRun
+from bitworth.record.store import canonical, sha256
+from bitworth.study.cell_run import CellRun
+from bitworth.study.context import StudyContext
+from bitworth.study.environment import environment_facts
+from bitworth.study.request import StudyRequest
+from bitworth.study.subject_stage import subject_facts
+
+
+def study_facts(
+    request: StudyRequest,
+    study: StudyContext,
+    cells: Sequence[CellRun],
+    begun: datetime.datetime,
+    missing: str,
+) -> Facts:
+    """All that was observed so far; ``missing`` says why the rest was not, if there is a rest."""
+    config = request.config
+    tree = config.model_dump(mode="json")
+    found = [facts for cell in cells if (facts := cell.facts()) is not None]
+    return Facts(
+        created=begun.isoformat(),
+        command=request.command,
+        config=tree,
+        config_sha256=sha256(canonical(tree)),
+        policy=study.policy,
+        timing=study.rules,
+        subject=subject_facts(study.subject, study.workspace),
+        data=study.data.facts,
+        environment=environment_facts(),
+        cells=tuple(found),
+        not_run=_not_run(cells, missing),
+        revisit=_revisit(cells),
+    )
+
+
+def _not_run(cells: Sequence[CellRun], missing: str) -> tuple[NotRun, ...]:
+    lines = [NotRun(what="the rest of the study", reason=missing)] if missing else []
+    for cell in cells:
+        for what, reason in cell.failures:
+            lines.append(NotRun(what=f"{cell.config.engine}: {what}", reason=reason))
+        for variant in cell.variants:
+            if variant.state != "measured":
+                what = f"{cell.config.engine}: time of {variant.name}"
+                lines.append(NotRun(what=what, reason=f"{variant.state}: {variant.reason}"))
+    lines.append(NotRun(what="throughput, cold caches, other input shapes", reason="not asked for"))
+    return tuple(lines)
+
+
+def _revisit(cells: Sequence[CellRun]) -> tuple[str, ...]:
+    """When to look again, as conditions that a program can check."""
+    conditions = []
+    for cell in cells:
+        if cell.engine is None:
+            continue
+        name, info = cell.config.engine, cell.engine.info
+        conditions.append(f"{name}.version > {info['version']}")
+        conditions += [
+            f"{name}.format.{variant.recipe.quantize[0].format} == native"
+            for variant in cell.variants
+            if variant.state == "emulated" and variant.recipe and variant.recipe.quantize
+        ]
+        conditions += [
+            f"{name}.format.{variant.recipe.base} == native"
+            for variant in cell.variants
+            if variant.state == "not run" and variant.recipe and variant.recipe.base != "fp32"
+        ]
+        isa = info["details"].get("isa", "").split()
+        if isa and not any(flag.endswith("vnni") for flag in isa):
+            conditions.append("cpu.isa has avx512_vnni")
+    return tuple(dict.fromkeys(conditions))

@@ -1,0 +1,138 @@
+"""Everything before the first cell: data, subject, calibration, reference, metric."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from bitworth.calibration import Calibration, cache, observe
+from bitworth.errors import UserError
+from bitworth.lowering.placement import observed_values
+from bitworth.measurement.metric_file import load_metric
+from bitworth.measurement.quality import MetricSpec, Score
+from bitworth.measurement.workers import WorkerFailed
+from bitworth.recipe import FORMATS
+from bitworth.record.schema import DataFacts
+from bitworth.record.store import canonical, sha256
+from bitworth.study.cell_run import usable_cores
+from bitworth.study.cell_stage import Judge, compute_reference
+from bitworth.study.config import StudyConfig
+from bitworth.study.context import StudyContext, policy_of, timing_rules
+from bitworth.study.data_stage import StudyData, open_data
+from bitworth.study.progress import Reporter
+from bitworth.study.request import StudyRequest
+from bitworth.study.subject_stage import Subject, prepare_subject
+from bitworth.study.variants import group_sites
+from bitworth.study.workspace import Workspace
+from bitworth.subject.onnx_model import OnnxModel, load
+
+
+def prepare_study(
+    request: StudyRequest, original: OnnxModel, workspace: Workspace, reporter: Reporter
+) -> StudyContext:
+    """Read, check, calibrate and compute the reference.
+
+    Raises:
+        UserError: a mistake in the study, its data or its metric; a full disk.
+    """
+    config = request.config
+    if workspace.resumed:
+        reporter.say(f"resuming the study of {config.subject.name}")
+    # A metric that cannot be imported is told before minutes of work, not after them.
+    metrics: dict[str, MetricSpec] = {}
+    score: Score | None = None
+    if config.quality.metric is not None and not config.data.random_inputs:
+        path = request.folder / config.quality.metric
+        metrics, score = load_metric(path, original.metadata)
+    if config.policy.max_loss and config.data.random_inputs:
+        raise UserError("policy.max_loss: random inputs have no quality; give data or leave it out")
+    for name in config.policy.max_loss:
+        if name not in metrics:
+            known = ", ".join(metrics) or "none"
+            raise UserError(f"policy.max_loss: no metric '{name}'; the study's metrics: {known}")
+    calibrated = any(v.format and FORMATS[v.format].role == "quantized" for v in config.variant)
+    if original.has_qdq:
+        raise UserError(
+            f"{original.path}: is quantized already (it has Q/DQ nodes) and is no honest baseline; "
+            "give its float original, and this file as a candidate: bitworth compare"
+        )
+    _check_candidates(config, request.folder, original)
+    data = open_data(config.data, request.folder, original.inputs, calibrated, workspace, reporter)
+    try:
+        subject = prepare_subject(config, original, data.inputs[0], workspace)
+        if calibrated and not subject.sites:
+            raise UserError(f"{original.path}: has no Conv, Gemm or MatMul with a constant weight")
+        # A group that matches nothing is told now, not after minutes; times come with a profile.
+        timeless = [g for g in config.group if g.top_share is None]
+        group_sites(timeless, [g.name for g in timeless], subject.sites, {})
+        calibration = _calibrate(subject, data, workspace, reporter) if calibrated else None
+        reference = compute_reference(workspace, original.path, data, usable_cores(), reporter)
+    except WorkerFailed as failure:
+        raise UserError(
+            f"{original.path}: does not run in onnxruntime, which computes the reference "
+            f"({failure})"
+        ) from None
+    return StudyContext(
+        config=config,
+        folder=request.folder,
+        workspace=workspace,
+        reporter=reporter,
+        subject=subject,
+        data=replace(data, facts=_with_warnings(data, calibration, reporter)),
+        statistics=calibration.statistics if calibration else {},
+        judge=Judge(data, reference, metrics, score),
+        rules=timing_rules(config),
+        policy=policy_of(config),
+    )
+
+
+def _check_candidates(config: StudyConfig, folder: Path, original: OnnxModel) -> None:
+    """Models that were quantized elsewhere take and give the tensors of the original.
+
+    Raises:
+        UserError: one is no readable model, or does not.
+    """
+    expected = [(i.name, i.dtype) for i in original.inputs]
+    for variant in config.variant:
+        if variant.path is None:
+            continue
+        model = load(folder / variant.path)
+        same = [(i.name, i.dtype) for i in model.inputs] == expected
+        if not same or set(model.outputs) != set(original.outputs):
+            raise UserError(
+                f"{model.path}: its inputs and outputs are not those of {original.path.name}; "
+                "compare models that take and give the same tensors"
+            )
+
+
+def _with_warnings(
+    data: StudyData, calibration: Calibration | None, reporter: Reporter
+) -> DataFacts:
+    """The data's facts with the activations that calibration found to be no numbers."""
+    found = dict(calibration.nonfinite) if calibration else {}
+    for name, count in found.items():
+        reporter.say(f"warning: {count} activations of {name} are not finite; they enter no range")
+    return data.facts.model_copy(update={"non_finite_activations": found})
+
+
+def _calibrate(
+    subject: Subject, data: StudyData, workspace: Workspace, reporter: Reporter
+) -> Calibration:
+    """Ranges of every value that a variant may quantize, from one pass over the data."""
+    values = observed_values(subject.fair.model, subject.sites)
+    key = sha256(canonical([list(values), data.facts.calibration.sha256]))
+    path = workspace.path("data", "calibration.npz")
+    found = cache.load(path, key)
+    if found is not None:
+        return found
+    assert data.calibration is not None
+    with reporter.stage(f"calibrating {len(values)} tensors", data.calibration.count) as advance:
+        found = observe(
+            subject.fair.model,
+            values,
+            (sample.inputs for sample in data.calibration),
+            threads=usable_cores(),
+            progress=advance,
+        )
+    cache.save(path, found, key)
+    return found
