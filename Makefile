@@ -11,7 +11,7 @@ study: $(VENV)/example.stamp
 	$(BIN)/bitworth study examples/ocr/study.toml
 
 test: $(VENV)/dev.stamp lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

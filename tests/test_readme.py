@@ -6,8 +6,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from bitworth.record.derive import derive
 from bitworth.record.plot import speed_loss_svg
 from bitworth.record.render_html import render_html
@@ -27,14 +25,14 @@ def test_the_result_comes_from_a_committed_record() -> None:
     assert block == render_result(record, svg)
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=lambda p: p.stem)
-def test_committed_records_are_valid_and_rendered_text_is_current(path: Path) -> None:
-    record = read_record(path)
-    assert derive(record.facts).model_dump_json() == record.derived.model_dump_json()
-    svg = path.with_suffix(".svg")
-    assert path.with_suffix(".md").read_text() == render_markdown(record, svg.name)
-    assert path.with_suffix(".html").read_text() == render_html(record)
-    assert svg.read_text() == speed_loss_svg(record)
+def test_committed_records_are_valid_and_rendered_text_is_current() -> None:
+    for path in RECORDS:
+        record = read_record(path)
+        assert derive(record.facts).model_dump_json() == record.derived.model_dump_json()
+        svg = path.with_suffix(".svg")
+        assert path.with_suffix(".md").read_text() == render_markdown(record, svg.name)
+        assert path.with_suffix(".html").read_text() == render_html(record)
+        assert svg.read_text() == speed_loss_svg(record)
 
 
 def test_there_is_a_record_of_the_example() -> None:

@@ -41,7 +41,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 
 def sessions(folder: Any) -> dict[Path, int]:
-    found = (folder.root / "studies" / ".bitworth").glob("*/timing/*job0/*.json")
+    found = (folder.root / "studies" / ".bitworth").glob("*/timing/*-job0-*/*.json")
     return {path: path.stat().st_mtime_ns for path in found}
 
 

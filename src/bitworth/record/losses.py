@@ -42,6 +42,7 @@ def metric_scores(quality: QualityFacts | None) -> dict[str, float]:
 def metric_losses(
     baseline: QualityFacts | None, variant: QualityFacts | None
 ) -> tuple[MetricLoss, ...]:
+    """Loss of every metric that both have, with its interval at ``QUALITY_LEVEL``."""
     losses = []
     if baseline is not None and variant is not None:
         for name, metric in sorted(variant.metrics.items()):
