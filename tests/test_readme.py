@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from bitworth.record.derive import derive
 from bitworth.record.plot import speed_loss_svg
 from bitworth.record.render_html import render_html
@@ -18,8 +20,9 @@ README = (ROOT / "README.md").read_text()
 RECORDS = sorted(p for p in (ROOT / "studies").rglob("*.json"))
 
 
-def test_the_result_comes_from_a_committed_record() -> None:
-    block = README.split("<!-- result:begin -->\n")[1].split("<!-- result:end -->")[0]
+@pytest.mark.parametrize("mark", ["result", "result-amx"])
+def test_the_result_comes_from_a_committed_record(mark: str) -> None:
+    block = README.split(f"<!-- {mark}:begin -->\n")[1].split(f"<!-- {mark}:end -->")[0]
     (svg,) = re.findall(r"\]\((studies/[^)]*\.svg)\)", block)
     record = read_record((ROOT / svg).with_suffix(".json"))
     assert block == render_result(record, svg)

@@ -10,7 +10,7 @@ from bitworth.record.address import written
 from bitworth.record.cells import Cell, Span, Table, line
 from bitworth.record.schema import Record
 from bitworth.record.sections import Section, answer, sections, title
-from bitworth.record.tables import verdict_table
+from bitworth.record.tables import decision_lines, verdict_table
 
 _ALT = "Speed-up against loss, with intervals, of every variant that was timed"
 
@@ -27,10 +27,11 @@ def render_markdown(record: Record, svg_name: str) -> str:
 
 
 def render_result(record: Record, svg_name: str) -> str:
-    """What a project's own README shows of a study: answer, picture, a narrow table an engine."""
+    """What a project's own README shows of a study: decisions, picture, a narrow table an engine."""
     tables = (verdict_table(record, i) for i in range(len(record.derived.cells)))
+    decisions = tuple(line(cell, ": ", text) for cell, text in decision_lines(record))
     parts = [
-        _cell(answer(record)),
+        _items(decisions) if decisions else _cell(answer(record)),
         f"![{_ALT}]({quote(svg_name)})",
         *(_table(_narrow(table)) for table in tables),
     ]
