@@ -27,7 +27,7 @@ def render_markdown(record: Record, svg_name: str) -> str:
 
 
 def render_result(record: Record, svg_name: str) -> str:
-    """What a project's own README shows of a study: decisions, picture, a narrow table an engine."""
+    """What a README shows of a study: decisions, picture, a narrow table an engine."""
     tables = (verdict_table(record, i) for i in range(len(record.derived.cells)))
     decisions = tuple(line(cell, ": ", text) for cell, text in decision_lines(record))
     parts = [
