@@ -273,3 +273,30 @@ def test_extra_options_reach_the_session(small: Path, tmp_path: Path) -> None:
     without = ENGINE.build(LoweredModel(small, "v"), EngineOptions(1, extra=extra)).layers()
     assert any(op.startswith("Reorder") for op in plain)
     assert not any(op.startswith("Reorder") for op in without)
+
+
+def test_an_optimized_form_that_cannot_be_read_back_is_made_at_load(
+    recogniser: Path, recogniser_x: Arrays, tmp_path: Path
+) -> None:
+    """onnxruntime's own quantization of an opset 11 model runs, but its optimized file does not."""
+    from onnxruntime.quantization import CalibrationDataReader, quantize_static
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.left = [recogniser_x]
+
+        def get_next(self) -> Arrays | None:
+            return self.left.pop() if self.left else None
+
+    model = tmp_path / "theirs.onnx"
+    quantize_static(recogniser, model, Reader())
+    plan = ENGINE.build(LoweredModel(model, "theirs"), ONE)
+    assert "optimized each time it is loaded" in plan.note
+    path = tmp_path / "saved" / "plan.bin"
+    plan.save(path)
+    assert ENGINE.open(path, "fp32", ONE).note == plan.note
+    np.testing.assert_array_equal(run(path, recogniser_x), direct(model, recogniser_x))
+    # A plan that takes the name later is not mistaken for it.
+    ENGINE.build(LoweredModel(recogniser, "float"), ONE).save(path)
+    assert ENGINE.open(path, "fp32", ONE).note == ""
+    np.testing.assert_array_equal(run(path, recogniser_x), direct(recogniser, recogniser_x))

@@ -126,6 +126,10 @@ class Plan(Protocol):
     def size_bytes(self) -> int:
         """Bytes of the plan as saved."""
 
+    @property
+    def note(self) -> str:
+        """What is unusual about how this plan was made; empty as a rule."""
+
     def save(self, path: Path) -> None:
         """Write the plan to ``path`` (through a temporary name)."""
 

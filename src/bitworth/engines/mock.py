@@ -173,6 +173,11 @@ class MockPlan:
         """Bytes of the model."""
         return len(self.model)
 
+    @property
+    def note(self) -> str:
+        """Nothing unusual."""
+        return ""
+
     def save(self, path: Path) -> None:
         """Write the model, and the label beside it."""
         write_file(_label_file(path), self.label.encode())

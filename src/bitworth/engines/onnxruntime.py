@@ -32,10 +32,14 @@ from bitworth.engines.base import (
     one_line,
 )
 from bitworth.engines.cpu import cpu_model, has_int8_dot, isa
-from bitworth.engines.plan_file import plan_bytes, publish
+from bitworth.engines.plan_file import at_load_mark, plan_bytes, publish, write_file
 
 #: Above this size the optimized model cannot be one protobuf, and its weights lie beside it.
 INLINE_LIMIT_BYTES = 1_500_000_000
+_AT_LOAD = (
+    "optimized each time it is loaded: onnxruntime refuses to read back the optimized form that "
+    "it writes, so the plan is the model itself"
+)
 
 
 class OrtRunner:
@@ -132,6 +136,12 @@ class OrtPlan:
         """Bytes of the model file and its weights."""
         return plan_bytes(self._path)
 
+    @property
+    def note(self) -> str:
+        """Whether the plan is optimized when it is loaded, and why."""
+        mark = at_load_mark(self._path)
+        return mark.read_text(encoding="utf-8") if mark.exists() else ""
+
     def save(self, path: Path) -> None:
         """Move a copy of the plan to ``path``."""
         publish(self._path, path)
@@ -141,7 +151,10 @@ class OrtPlan:
         import onnxruntime as ort
 
         options = _session_options(self._options)
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        levels = ort.GraphOptimizationLevel
+        options.graph_optimization_level = (
+            levels.ORT_ENABLE_ALL if self.note else levels.ORT_DISABLE_ALL
+        )
         if profile_prefix is not None:
             options.enable_profiling = True
             options.profile_file_prefix = profile_prefix
@@ -207,12 +220,33 @@ class OnnxRuntime:
             else ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         )
         _session(lowered.path, session)
+        if options.optimization == "all":
+            _check_saved(plan, lowered.path, folder / "plan.onnx")
         return plan
 
     def open(self, path: Path, precision: str, options: EngineOptions) -> Plan:
         """The plan saved at ``path``."""
         del precision  # an ONNX graph carries its own element types
         return OrtPlan(path, options)
+
+
+def _check_saved(plan: OrtPlan, model: Path, path: Path) -> None:
+    """Keep the model itself as the plan where its optimized form cannot be read back.
+
+    onnxruntime 1.32 writes a DequantizeLinear with an axis into models of opset 11, which runs
+    where it was made and is refused as a file.
+
+    Raises:
+        EngineError: it cannot be read back, and has weights in a file beside it.
+    """
+    try:
+        plan.session()
+    except EngineError:
+        if _needs_data_file(model):
+            raise
+        shutil.copyfile(model, path)
+        write_file(at_load_mark(path), _AT_LOAD.encode())
+        plan.session()
 
 
 def _session_options(options: EngineOptions) -> Any:

@@ -124,6 +124,11 @@ class OvPlan:
         """Bytes of the blob."""
         return len(self._blob)
 
+    @property
+    def note(self) -> str:
+        """Nothing unusual."""
+        return ""
+
     def save(self, path: Path) -> None:
         """Write the blob."""
         write_file(path, self._blob)

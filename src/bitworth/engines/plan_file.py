@@ -11,10 +11,15 @@ from pathlib import Path
 DATA_SUFFIX = ".data"
 
 
+def at_load_mark(path: Path) -> Path:
+    """The file whose presence says that the plan at ``path`` is optimized when it is loaded."""
+    return path.with_name(path.name + ".at-load")
+
+
 def plan_files(path: Path) -> tuple[Path, ...]:
-    """The plan's files that exist: ``path`` and, if present, ``plan.onnx.data`` beside it."""
-    data = path.with_name("plan.onnx" + DATA_SUFFIX)
-    return (path, data) if data.exists() else (path,)
+    """The plan's files that exist: ``path``, ``plan.onnx.data`` beside it, and its mark."""
+    beside = (path.with_name("plan.onnx" + DATA_SUFFIX), at_load_mark(path))
+    return (path, *(file for file in beside if file.exists()))
 
 
 def plan_bytes(path: Path) -> int:
@@ -42,8 +47,10 @@ def publish(source: Path, target: Path) -> None:
 
     The weights come before the file that names them, so that a plan that exists is whole.
     """
+    at_load_mark(target).unlink(missing_ok=True)  # of a plan that had this name before
+    names = {source: target, at_load_mark(source): at_load_mark(target)}
     for file in reversed(plan_files(source)):
-        final = target if file == source else target.with_name(file.name)
+        final = names.get(file, target.with_name(file.name))
         _through_part(final, partial(shutil.copyfile, file))
 
 

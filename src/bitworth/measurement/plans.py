@@ -22,7 +22,8 @@ def build_plan(
     options: EngineOptions,
     out: Path,
 ) -> dict[str, Any]:
-    """Build ``model`` into the plan ``out``: size_bytes, sha256, layers and build_ns.
+    """Build ``model`` into the plan ``out``: size_bytes, sha256, layers,
+    build_ns and a note on what is unusual about it.
 
     Raises:
         WorkerFailed: the engine refused, crashed or hung.

@@ -112,6 +112,7 @@ class Session:
             "sha256": plan_sha256(Path(out)),
             "layers": list(plan.layers()),
             "build_ns": elapsed,
+            "note": plan.note,
         }
 
     def _load(

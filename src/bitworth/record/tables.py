@@ -253,7 +253,9 @@ def _verdict_notes(record: Record, i: int) -> tuple[Cell, ...]:
             notes.append(line(name, text, why))
         elif fact.state != "measured" and len(reason.text) > _SHORT:
             notes.append(line(name, f": {fact.state}: ", reason))
-        elif _needs_reason(summary):
+        elif fact.state == "measured" and fact.reason:
+            notes.append(line(name, ": ", reason, "."))
+        if _needs_reason(summary):
             verdict = at(record, *path, "comparison", "verdict")
             why = at(record, *path, "comparison", "reason")
             notes.append(line(name, ": ", verdict, ": ", why))

@@ -239,6 +239,7 @@ def _measured(
         )
     return _with(
         facts,
+        reason=built["note"],
         plan=plan_facts(built, built["precision"]),
         check=check,
         quality=quality and quality_facts(quality, study.metrics, "measured"),
