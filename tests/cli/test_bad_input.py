@@ -205,6 +205,13 @@ def test_numbers_that_make_no_sense(
     refused(bitworth("study", tiny, *args, option, value), "tiny.onnx")
 
 
+def test_options_that_exclude_each_other(bitworth: Callable[..., Any], tiny: Path) -> None:
+    refused(bitworth("study", tiny, "--shape", "x=1,4"), "--shape", "--random-inputs")
+    data = ("--random-inputs", "--holdout", "h.npz")
+    refused(bitworth("study", tiny, *data), "--random-inputs", "no data")
+    refused(bitworth("compare", tiny, tiny, *data), "--random-inputs", "no data")
+
+
 def test_candidates_with_other_tensors(
     bitworth: Callable[..., Any], tiny: Path, tmp_path: Path
 ) -> None:

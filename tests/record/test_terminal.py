@@ -7,7 +7,7 @@ from rich.console import Console
 
 from bitworth.record.render_terminal import render
 from bitworth.record.schema import Record
-from bitworth.record.tables import decision_sentences, study_sentence, verdict_table
+from bitworth.record.tables import decision_lines, verdict_table
 
 
 def text_of(record: Record, width: int, **options: object) -> str:
@@ -45,13 +45,13 @@ def test_colour_is_not_the_only_carrier(record: Record) -> None:
 
 def test_decisions_are_shown(record: Record, partial_record: Record) -> None:
     joined = " ".join(text_of(record, 80).split())
-    assert [name for name, _ in decision_sentences(record)] == [
+    assert [name.text for name, _ in decision_lines(record)] == [
         "onnxruntime 1.32.0, 2 threads",
         "openvino 2026.4.0, 2 threads",
     ]
-    for _, sentence in decision_sentences(record):
+    for sentence in (line.text for _, line in decision_lines(record)):
         assert sentence in joined
-    assert study_sentence(record) in joined
+    assert record.derived.decision.sentence in joined
     assert "not timed" in text_of(partial_record, 80)
 
 

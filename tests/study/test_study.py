@@ -142,6 +142,8 @@ def test_a_variant_that_fails_in_one_session_gets_no_worker_in_the_next(folder: 
     assert all(index in s.failures for s in job.sessions)
     assert index in job.sessions[0].load_ns
     assert all(index not in s.load_ns for s in job.sessions[1:])
+    later = [s.failures[index] for s in job.sessions[1:]]
+    assert later == ["not started: it failed in session 0"] * len(later)
 
 
 def test_many_variants_are_timed_in_several_jobs(folder: Any) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bitworth.engines.base import Arrays, EngineOptions
-from bitworth.measurement.plans import build_plan, load_plan, runner
+from bitworth.engines.base import Arrays
+from bitworth.measurement.plans import unoptimized
 from bitworth.measurement.workers import Worker
 
 #: Largest relative L2 change of an output that still counts as the same result.
@@ -66,12 +66,8 @@ def run_unoptimized(worker: Worker, model: Path, sample: Arrays) -> Arrays:
     Raises:
         WorkerFailed: it does not run.
     """
-    options = EngineOptions(threads=1, optimization="none")
     with tempfile.TemporaryDirectory(dir=model.parent, prefix=".plan-") as folder:
-        plan = Path(folder) / "plan.onnx"
-        build_plan(worker, "onnxruntime", model, model.stem, "fp32", options, plan)
-        load_plan(worker, "onnxruntime", plan, "fp32", options)
-        return runner(worker)(sample)
+        return unoptimized(worker, model, Path(folder) / "plan.onnx", threads=1)(sample)
 
 
 def _largest_change(before: Arrays, after: Arrays) -> float | None:

@@ -36,6 +36,7 @@ def compare(
         bitworth compare model.onnx model.int8.onnx --holdout holdout.npz
     """
     options.check_require(require)
+    options.check_data_options(random_inputs, shape, holdout)
     config = comparison_study(
         base,
         candidates,

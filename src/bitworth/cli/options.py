@@ -70,6 +70,18 @@ def parse_shapes(shapes: list[str] | None) -> dict[str, tuple[int, ...]]:
     return parsed
 
 
+def check_data_options(random_inputs: bool, shape: list[str] | None, *data: Path | None) -> None:
+    """Refuse data beside random inputs, and sizes without them, instead of ignoring either.
+
+    Raises:
+        UserError: options that exclude each other.
+    """
+    if shape and not random_inputs:
+        raise UserError("--shape: gives the sizes of --random-inputs; data has its own sizes")
+    if random_inputs and any(data):
+        raise UserError("--random-inputs: times only, and uses no data; leave one of the two out")
+
+
 def check_engines(engines: list[str] | None) -> tuple[str, ...]:
     """The engines asked for, or all.
 

@@ -54,6 +54,7 @@ def study(
             max_rel_l2=max_rel_l2,
         )
     else:
+        options.check_data_options(random_inputs, shape, calibration, holdout)
         config = default_study(
             target,
             calibration=calibration,

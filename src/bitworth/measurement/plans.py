@@ -58,6 +58,18 @@ def load_plan(
     )[0]
 
 
+def unoptimized(worker: Worker, model: Path, plan: Path, threads: int) -> Run:
+    """``model`` as a function, in onnxruntime with optimization off; ``plan`` is its plan's file.
+
+    Raises:
+        WorkerFailed: onnxruntime does not run it.
+    """
+    options = EngineOptions(threads=threads, optimization="none")
+    build_plan(worker, "onnxruntime", model, "unoptimized", "fp32", options, plan)
+    load_plan(worker, "onnxruntime", plan, "fp32", options)
+    return runner(worker)
+
+
 def runner(worker: Worker) -> Run:
     """One inference of the worker's loaded plan as a function."""
 

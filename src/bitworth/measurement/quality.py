@@ -18,7 +18,11 @@ from bitworth.measurement.workers import WorkerFailed
 #: Elements of one chunk: 256 KB in float64.
 _CHUNK = 32768
 #: What a metric of each kind returns for one sample.
-_EXPECTED = {"binary": "0 or 1", "mean": "one finite number", "ratio": "a pair of finite numbers"}
+_EXPECTED = {
+    "binary": "0 or 1",
+    "mean": "one finite number",
+    "ratio": "a pair of finite numbers, the second at least 0",
+}
 Value = float | tuple[float, float]
 Score = Callable[[Arrays, object], Mapping[str, Value]]
 Run = Callable[[Arrays], Mapping[str, NDArray[np.generic]]]
@@ -198,8 +202,9 @@ def _scored(
 
 def _fits(value: object, kind: str) -> bool:
     if kind == "ratio":
-        pair = isinstance(value, tuple) and len(value) == 2 and all(map(_is_finite, value))
-        return pair and value[1] >= 0  # type: ignore[index]
+        if not isinstance(value, tuple) or len(value) != 2:
+            return False
+        return all(map(_is_finite, value)) and bool(value[1] >= 0)
     return _is_finite(value) and (kind != "binary" or value in (0, 1))
 
 
@@ -209,8 +214,9 @@ def _plain(value: Value) -> Value:
 
 def _is_finite(value: object) -> bool:
     # Numpy's scalars of float32 and of the integers are no Python numbers.
-    numeric = isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating))
-    return numeric and math.isfinite(float(value))  # type: ignore[arg-type]
+    return isinstance(
+        value, (bool, int, float, np.bool_, np.integer, np.floating)
+    ) and math.isfinite(value)
 
 
 def _squared_norm(values: NDArray[np.float64]) -> float:

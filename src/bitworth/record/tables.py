@@ -14,16 +14,6 @@ from bitworth.verdict import Comparison
 _SHORT = 90
 
 
-def decision_sentences(record: Record) -> tuple[tuple[str, str], ...]:
-    """Name and decision of each cell."""
-    return tuple((title.text, sentence.text) for title, sentence in decision_lines(record))
-
-
-def study_sentence(record: Record) -> str:
-    """The decision of the study."""
-    return record.derived.decision.sentence
-
-
 def decision_lines(record: Record) -> tuple[tuple[Cell, Cell], ...]:
     """Name and decision of each cell, with addresses."""
     return tuple(

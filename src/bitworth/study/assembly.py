@@ -45,7 +45,8 @@ def _not_run(cells: Sequence[CellRun], missing: str) -> tuple[NotRun, ...]:
     lines = [NotRun(what="the rest of the study", reason=missing)] if missing else []
     for cell in cells:
         for what, reason in cell.failures:
-            lines.append(NotRun(what=f"{cell.config.engine}: {what}", reason=reason))
+            told = cell.study.workspace.without_paths(reason)
+            lines.append(NotRun(what=f"{cell.config.engine}: {what}", reason=told))
         for variant in cell.variants:
             if variant.state != "measured":
                 what = f"{cell.config.engine}: time of {variant.name}"

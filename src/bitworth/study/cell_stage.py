@@ -10,9 +10,9 @@ from typing import Any
 
 from bitworth.engines.base import Arrays, EngineOptions, LayerTime
 from bitworth.measurement.array_store import ArrayStore, is_stored, store_arrays
-from bitworth.measurement.plans import TIMEOUT_S, build_plan, load_plan, runner
+from bitworth.measurement.plans import TIMEOUT_S, build_plan, load_plan, runner, unoptimized
 from bitworth.measurement.profile import MappedLayer, map_layers
-from bitworth.measurement.quality import MetricSpec, Quality, Run, Score, evaluate
+from bitworth.measurement.quality import MetricSpec, Quality, Score, evaluate
 from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.record.schema import OptimizationCheck
 from bitworth.study.data_stage import StudyData
@@ -156,7 +156,7 @@ def compute_reference(
     log = workspace.path("logs", "onnxruntime.log")
     title = "fp32 reference (onnxruntime, unoptimized)"
     with Worker("reference", log) as worker, reporter.stage(title, count) as advance:
-        run = _unoptimized(worker, workspace, model, threads)
+        run = unoptimized(worker, model, workspace.path("plans", "reference.onnx"), threads)
         return store_arrays((run(i) for i, _ in data.holdout()), count, folder, advance)
 
 
@@ -182,7 +182,8 @@ def check_optimization(
         error = None
         with Worker("unoptimized", workspace.path("logs", "onnxruntime.log")) as worker:
             try:
-                run = _unoptimized(worker, workspace, lowered, threads)
+                plan = workspace.path("plans", "unoptimized.onnx")
+                run = unoptimized(worker, lowered, plan, threads)
                 samples = islice(judge.data.holdout(), CHECK_SAMPLES)
                 error = evaluate(run, samples, judge.reference, {}, None, lambda _: None).rel_l2
             except WorkerFailed:
@@ -196,12 +197,3 @@ def check_optimization(
         unoptimized_rel_l2=sig6_or_none(known),
         limit=None if known is None else sig6(2 * known + CHECK_SLACK),
     )
-
-
-def _unoptimized(worker: Worker, workspace: Workspace, model: Path, threads: int) -> Run:
-    """The model as a function, in onnxruntime with optimization off."""
-    options = EngineOptions(threads=threads, optimization="none")
-    plan = workspace.path("plans", "unoptimized.onnx")
-    build_plan(worker, "onnxruntime", model, "unoptimized", "fp32", options, plan)
-    load_plan(worker, "onnxruntime", plan, "fp32", options)
-    return runner(worker)

@@ -145,7 +145,11 @@ def run_job(
             schedule = session_schedule(
                 len(labels), seed=job.seed, session=index, minimum_rounds=job.minimum_rounds
             )
-            failed = {i: text for s in sessions for i, text in s.failures.items()}
+            failed = {
+                i: f"not started: it failed in session {s.session}"
+                for s in reversed(sessions)
+                for i in s.failures
+            }
             found = run_session(target, job.plans, schedule, job.shape, index, tick, failed)
             elapsed = monotonic() - start
             session = _facts(found, round(elapsed * 1e9), workspace.without_paths)
