@@ -57,6 +57,11 @@ def bitworth(
     return run
 
 
+@pytest.fixture(scope="session")
+def tiny_writer() -> Callable[[Path], Path]:
+    return write_tiny
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     return write_tiny(tmp_path / "tiny.onnx")

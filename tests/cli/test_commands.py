@@ -14,7 +14,7 @@ import pytest
 RNG = np.random.default_rng(11)
 
 
-@pytest.mark.parametrize("command", ["", "study", "compare", "show", "export", "doctor"])
+@pytest.mark.parametrize("command", ["", "study", "compare", "show", "rejudge", "export", "doctor"])
 def test_help_says_what_it_is_for(bitworth: Callable[..., Any], command: str) -> None:
     outcome = bitworth(*([command] if command else []), "--help")
     assert outcome.code == 0
@@ -86,3 +86,36 @@ def test_random_inputs_give_no_quality(bitworth: Callable[..., Any], tiny: Path)
     assert record["facts"]["cells"][0]["shape"] == {"x": [2, 4]}
     sentence = record["derived"]["decision"]["sentence"]
     assert "no quality evidence" in sentence or sentence.startswith("do not ship")
+
+
+STUDY = """
+version = 1
+[subject]
+name = "tiny"
+onnx = "tiny.onnx"
+[data]
+random_inputs = true
+shapes = { x = [2, 4] }
+[[cell]]
+engine = "mock"
+threads = 1
+[[variant]]
+name = "bf16"
+format = "bf16"
+[timing]
+budget_minutes = 0.01
+min_sessions = 2
+"""
+
+
+def test_until_settled_is_kept_in_the_record(
+    bitworth: Callable[..., Any], tiny: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "study.toml").write_text(STUDY)
+    outcome = bitworth("study", "study.toml", "--until-settled", "--json")
+    assert outcome.code == 0, outcome.err
+    record = json.loads(outcome.out)
+    assert record["facts"]["config"]["timing"]["until_settled"] is True
+    assert record["derived"]["timing"]["until_settled"] is True
+    (job,) = record["facts"]["cells"][0]["jobs"]
+    assert "at look 1 of 9 (after 2, 3, 5, 7, 11, 17, 26, 39, 60 sessions)" in job["stopped"]

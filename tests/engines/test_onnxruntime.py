@@ -300,3 +300,19 @@ def test_an_optimized_form_that_cannot_be_read_back_is_made_at_load(
     ENGINE.build(LoweredModel(recogniser, "float"), ONE).save(path)
     assert ENGINE.open(path, "fp32", ONE).note == ""
     np.testing.assert_array_equal(run(path, recogniser_x), direct(recogniser, recogniser_x))
+
+
+def test_it_decides_what_it_is_left(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "usable_cores", lambda: 8)
+    model = LoweredModel(small, "v")
+
+    def decided(threads: int, streams: int) -> tuple[int, int]:
+        found = ENGINE.decided(model, EngineOptions(threads=threads, streams=streams))
+        return found.threads, found.streams
+
+    assert decided(0, 0) == (1, 8)
+    assert decided(2, 0) == (2, 4)
+    assert decided(0, 4) == (2, 4)
+    assert decided(0, 16) == (1, 16)
+    assert decided(16, 0) == (16, 1)
+    assert decided(3, 5) == (3, 5)

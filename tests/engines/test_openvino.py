@@ -167,6 +167,44 @@ def test_threads_are_those_asked_for(small: Path, tmp_path: Path) -> None:
         assert compiled.get_property("NUM_STREAMS") == 1
 
 
+def test_streams_are_read_back_from_the_loaded_plan(
+    small: Path, small_x: Arrays, tmp_path: Path
+) -> None:
+    """A blob that was compiled for two streams has them only if the import asks for them too."""
+    two = EngineOptions(threads=2, streams=2)
+    path = tmp_path / "plan.bin"
+    ENGINE.build(LoweredModel(small, "v"), two).save(path)
+    runner: Any = ENGINE.open(path, "fp32", two).load()
+    assert runner._compiled.get_property("NUM_STREAMS") == 2
+    assert runner.precision() == "fp32"
+    runner.bind(small_x)
+    runner.run()
+    assert rel_l2(reference(small, small_x), runner.outputs()["y"]) < 1e-4
+    assert {layer.op for layer in runner.profile(1)} > {"Convolution"}
+    alone = ov.Core().import_model(path.read_bytes(), "CPU", {})
+    assert alone.get_property("NUM_STREAMS") == 1
+    # What the plugin does not give is an error, not another measurement under the same name.
+    with pytest.raises(EngineError, match="asked for 2 streams, the loaded plan reports 1"):
+        ENGINE.open(path, "fp32", EngineOptions(1, extra={"NUM_STREAMS": "1"}, streams=2)).load()
+
+
+def test_the_plugin_decides_what_it_is_left(small: Path, tmp_path: Path) -> None:
+    cores = len(os.sched_getaffinity(0))
+    model = LoweredModel(small, "v")
+    found = ENGINE.decided(model, EngineOptions(threads=0, streams=0))
+    assert found.threads == cores
+    assert 1 <= found.streams <= cores
+    path = tmp_path / "plan.bin"
+    ENGINE.build(model, found).save(path)
+    ENGINE.open(path, "fp32", found).load()
+    given = EngineOptions(threads=1, streams=3)
+    assert ENGINE.decided(model, given) == given
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no protobuf \xff\xff")
+    with pytest.raises(EngineError, match=r"^openvino: "):
+        ENGINE.decided(LoweredModel(broken, "v"), EngineOptions(threads=1, streams=0))
+
+
 def test_blocks_and_outputs(small: Path, small_x: Arrays, tmp_path: Path) -> None:
     runner = ENGINE.open(saved(small, tmp_path), "fp32", ONE).load()
     frozen = small_x["x"].copy()

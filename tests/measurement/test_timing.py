@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 
 from bitworth.engines.base import EngineOptions
 from bitworth.engines.mock import ClockScript
+from bitworth.measurement.clocks import Interference
 from bitworth.measurement.timing import (
+    BLOCK_NS,
     LONG_CALL_NS,
     MAX_SAMPLES,
     BlockShape,
@@ -22,7 +26,6 @@ from bitworth.measurement.timing import (
     run_session,
 )
 from bitworth.measurement.workers import WorkerFailed
-from bitworth.verdict import TimingRules, blocks_from_samples, judge_cell
 from bitworth.verdict.schedule import SessionSchedule, session_schedule
 
 Scripted = Callable[[ClockScript], EngineOptions]
@@ -45,6 +48,7 @@ def run(log: Path, plan_of: PlanOf, scripted: Scripted) -> Run:
         session: int = 0,
         schedule: SessionSchedule = SCHEDULE,
         on_round: Callable[[], None] | None = None,
+        **options: Any,
     ) -> SessionSamples:
         target = TimingTarget("mock", scripted(script), {"x": np.ones(2, np.float32)}, log)
         files = ("baseline", "baseline", "fast", "other")
@@ -52,7 +56,7 @@ def run(log: Path, plan_of: PlanOf, scripted: Scripted) -> Run:
             TimedPlan(label, plan_of(file), "fp32")
             for label, file in zip(LABELS, files, strict=True)
         ]
-        return run_session(target, plans, schedule, SHAPE, session, on_round)
+        return run_session(target, plans, schedule, SHAPE, session, on_round, **options)
 
     return make
 
@@ -139,18 +143,60 @@ def test_a_failure_while_warming_up_and_one_while_loading(
     assert [len(block) for block in by_plan(lost, 1)] == [0, 0]
 
 
-def test_a_clock_that_runs_backwards_voids(run: Run) -> None:
-    script = ClockScript(faults={"fast": "backwards"}, sigma=0.001)
-    sessions = [run(script, session=index) for index in range(2)]
-    assert max(max(block) for block in by_plan(sessions[0], 2)) < 0
-    rules = TimingRules(min_sessions=2)
-    cell = judge_cell(
-        [blocks_from_samples(s.order, s.samples) for s in sessions], LABELS, rules=rules
-    )
-    verdicts = {c.variant: c for c in cell.comparisons}
-    assert verdicts["fast"].verdict == "void"
-    assert "clock" in [g.name for g in verdicts["fast"].gates if g.state == "failed"]
-    assert "clock" not in [g.name for g in verdicts["other"].gates if g.state == "failed"]
+def test_what_was_observed_stands_beside_each_block(run: Run) -> None:
+    script = ClockScript(faults={"fast": "raise_run"}, fault_after=2 + 2 * 2)
+    gpus: list[tuple[int | None, int]] = []
+    closed: list[bool] = []
+
+    class Clocks:
+        """The third reading of a session shows nothing."""
+
+        not_observable: Mapping[str, str] = {"sm_mhz": "no GPU"}
+
+        def __init__(self) -> None:
+            self.begun: list[int] = []
+
+        def begin(self, pid: int) -> Callable[[], dict[str, float | None]]:
+            self.begun.append(pid)
+            number = len(self.begun)
+            return lambda: {"reading": None if number == 3 else number, "nothing": None}
+
+    clocks = Clocks()
+
+    @contextmanager
+    def opened(gpu: int | None, pids: Sequence[int]) -> Iterator[Clocks]:
+        gpus.append((gpu, len(pids)))
+        yield clocks
+        closed.append(True)
+
+    found = run(script, clocks=opened)
+    assert (gpus, closed) == ([(None, 4)], [True])
+    # Round by round in the order of the blocks; where there was no block, nothing was seen.
+    expected = [[1, 2, None, 4], [5, 6, 7, 8], [None, 10, 11, 12], [13, 14, None, 15]]
+    # The block in which plan 2 failed was begun (the ninth), but what it showed is no block's.
+    assert [list(row) for row in found.clocks["reading"]] == expected
+    assert len(set(clocks.begun)) == 4
+    assert found.not_observable == {
+        "sm_mhz": "no GPU",
+        "nothing": "no block of the session showed it",
+    }
+    assert [order.index(2) for order in SCHEDULE.rounds] == [3, 1, 0, 2]
+
+
+def test_without_clocks_nothing_is_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bitworth.measurement.timing.read_cpu", None)
+    found = run(ClockScript(), clocks=None)
+    assert (found.clocks, found.not_observable) == ({}, {})
+    assert found.interference == Interference(None, None)
+
+
+def test_this_machine_is_observed_by_default(run: Run) -> None:
+    found = run(ClockScript())
+    assert {*found.clocks, *found.not_observable} == {"steal_ratio", "others_ratio", "cpu_mhz"}
+    for column in found.clocks.values():
+        assert [len(row) for row in column] == [4] * 4
+    for reason in found.not_observable.values():
+        assert len(reason) > 20
 
 
 def test_the_call_time_is_measured(log: Path, plan_of: PlanOf, scripted: Scripted) -> None:
@@ -174,9 +220,9 @@ def test_block_shapes(call_ns: float) -> None:
         assert (shape.lead_in, shape.iterations) == (1, 1)
     else:
         assert 2 <= shape.iterations <= MAX_SAMPLES == 64
-        # About 60 ms of samples unless the call is too short or too long for that.
+        # About the wanted time of samples unless the call is too short or too long for that.
         block = shape.iterations * call_ns
-        assert shape.iterations in (2, 64) or 0.75 * 6e7 <= block <= 1.25 * 6e7
+        assert shape.iterations in (2, 64) or 0.75 <= block / BLOCK_NS <= 1.25
 
 
 def test_block_shapes_at_the_ends() -> None:

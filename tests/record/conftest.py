@@ -262,9 +262,10 @@ def build(
     samples: int = 4,
     with_bf16: bool = False,
     engines: tuple[str, ...] = ("onnxruntime", "openvino"),
+    timing: dict[str, Any] | None = None,
 ) -> Record:
-    """Build a record; ``rename`` changes the names of variants and metrics, and
-    ``with_bf16`` adds a free win that passes."""
+    """Build a record; ``rename`` changes the names of variants and metrics,
+    ``with_bf16`` adds a free win that passes, and ``timing`` is what the study asks for."""
     split = SplitFacts(count=N, sha256=HASH, shapes=({"x": (1, 3, 48, 320)},))
     sites = tuple(
         SiteFact(id=name, node=name, op_type=op, weight_shape=(8, 8), groups=1)
@@ -275,7 +276,7 @@ def build(
     facts = Facts(
         created="2026-03-04T05:06:07Z",
         command="bitworth study examples/ocr/study.toml --budget 8",
-        config={"version": 1},
+        config={"version": 1, "timing": timing or {}},
         config_sha256=HASH,
         policy=Policy(min_speedup=1.05, max_loss=((rename("line accuracy"), 0.02),)),
         timing=TimingRules(),
@@ -325,6 +326,12 @@ def partial_record() -> Record:
 def rival_record() -> Record:
     """A study whose best variant is a free win, with its losses too small to matter."""
     return build(with_bf16=True, engines=("openvino",))
+
+
+@pytest.fixture(scope="session")
+def settled_record() -> Record:
+    """A study that was timed until it was settled."""
+    return build(timing={"until_settled": True}, engines=("onnxruntime",))
 
 
 @pytest.fixture(scope="session")

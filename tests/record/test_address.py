@@ -18,6 +18,11 @@ CELL = ("derived", "cells", 0, "variants", 1)
         (("facts", "policy", "max_loss", 0, 1), "2 points"),
         (("facts", "timing", "eps"), "0.5%"),
         (("facts", "timing", "min_sessions"), "6"),
+        (("derived", "timing", "alpha"), "3.5%"),
+        (("derived", "timing", "power"), "80%"),
+        (("derived", "timing", "until_settled"), "no"),
+        ((*CELL, "comparison", "alpha"), "0.7%"),
+        ((*CELL, "comparison", "widened_ratio"), "±0%"),
         (("facts", "subject", "sha256"), "0123456789ab"),
         (("facts", "subject", "sites"), "3"),
         (("facts", "environment", "memory_bytes"), "16.7 GB"),
@@ -40,6 +45,14 @@ def test_speed_up_is_the_inverse_of_the_ratio(record: Record) -> None:
     assert comparison.time_ratio is not None
     address = pointer(*CELL, "comparison", "time_ratio")
     assert shown(record, address) == f"{1 / comparison.time_ratio:.3f}"
+
+
+def test_the_detectable_effect_is_a_change_in_percent(record: Record) -> None:
+    comparison = record.derived.cells[0].variants[1].comparison
+    assert comparison is not None
+    assert comparison.detectable_ratio is not None
+    text = shown(record, pointer(*CELL, "comparison", "detectable_ratio"))
+    assert text == f"±{(comparison.detectable_ratio - 1) * 100:.1f}%"
 
 
 def test_loss_is_in_points_for_a_fraction(record: Record) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ COMMENT = re.compile(r"<!-- bw:(\S+) -->")
 NUMBER = re.compile(r"(?<![\w.])[-+±]?\d")
 
 
-@pytest.fixture(params=["record", "partial_record", "hostile_record", "rival_record"])
+@pytest.fixture(
+    params=["record", "partial_record", "hostile_record", "rival_record", "settled_record"]
+)
 def any_record(request: pytest.FixtureRequest) -> Record:
     found: Record = request.getfixturevalue(request.param)
     return found
@@ -107,6 +110,58 @@ def test_text_says_what_did_not_run_and_why(record: Record) -> None:
     assert all(line.startswith("| int8 broken | void | see below | – |") for line in broken)
 
 
+def cells_of(record: Record, variant: str) -> dict[str, str]:
+    """The row of a variant in the first verdict table, by column."""
+    lines = COMMENT.sub("", render_markdown(record, "speed.svg")).splitlines()
+    header = next(i for i, line in enumerate(lines) if line.startswith("| variant | verdict |"))
+    row = next(line for line in lines[header:] if line.startswith(f"| {variant} |"))
+    titles, values = (line.strip("| ").split(" | ") for line in (lines[header], row))
+    return dict(zip(titles, values, strict=True))
+
+
+def test_every_comparison_says_what_it_detects_and_what_it_still_needs(record: Record) -> None:
+    by_name = {v.variant: v.comparison for v in record.derived.cells[0].variants}
+    verdicts = set()
+    for name in ("int8 all", "int8 MatMul", "int8 tail", "int8 wide"):
+        comparison, shown_ = by_name[name], cells_of(record, name)
+        assert comparison is not None
+        verdicts.add(comparison.verdict)
+        assert shown_["sessions"] == str(comparison.sessions) == "6"
+        assert comparison.detectable_ratio is not None
+        percent = float(shown_["detects from"].strip("±%"))
+        assert percent == pytest.approx((comparison.detectable_ratio - 1) * 100, abs=0.051)
+        more = shown_["more sessions to settle"]
+        if comparison.more_sessions is None:
+            assert more == "over 60 in all"
+        else:
+            assert more == str(comparison.more_sessions)
+            assert (more == "0") == (comparison.verdict != "not distinguishable")
+    assert len(verdicts) > 2
+    broken = cells_of(record, "int8 broken")
+    assert (broken["detects from"], broken["more sessions to settle"]) == ("–", "–")
+    assert cells_of(record, "fp8 all")["sessions"] == "–"
+
+
+def test_a_study_until_settled_says_how_it_looked(settled_record: Record, record: Record) -> None:
+    text = COMMENT.sub("", render_markdown(settled_record, "speed.svg"))
+    assert "Verdicts were looked at only after numbers of sessions fixed beforehand" in text
+    comparison = settled_record.derived.cells[0].variants[1].comparison
+    assert comparison is not None
+    assert f"an error rate of {comparison.alpha * 100:.3g}%" in text
+    assert "looked at" not in COMMENT.sub("", render_markdown(record, "speed.svg"))
+
+
+def test_an_interval_that_was_widened_says_so(record: Record) -> None:
+    cell = record.derived.cells[0]
+    comparison = replace(cell.variants[1].comparison, widened_ratio=0.0321)
+    variants = list(cell.variants)
+    variants[1] = variants[1].model_copy(update={"comparison": comparison})
+    cells = (cell.model_copy(update={"variants": tuple(variants)}), *record.derived.cells[1:])
+    derived = record.derived.model_copy(update={"cells": cells})
+    text = render_markdown(record.model_copy(update={"derived": derived}), "speed.svg")
+    assert "int8 all: its interval is widened by ±3.2% on each side" in COMMENT.sub("", text)
+
+
 def test_others_are_shown_against_the_best_free_win(rival_record: Record) -> None:
     text = COMMENT.sub("", render_markdown(rival_record, "speed.svg"))
     assert "against the best free win" in text
@@ -117,7 +172,7 @@ def test_others_are_shown_against_the_best_free_win(rival_record: Record) -> Non
 def test_baseline_comes_first(record: Record) -> None:
     lines = COMMENT.sub("", render_markdown(record, "speed.svg")).splitlines()
     header = next(i for i, line in enumerate(lines) if line.startswith("| variant | verdict |"))
-    assert lines[header + 2].startswith("| baseline | baseline | – | – | 90.50% |")
+    assert lines[header + 2].startswith(f"| baseline | baseline |{5 * ' – |'} 90.50% |")
 
 
 def test_rendering_twice_gives_the_same_text(any_record: Record) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import onnxruntime
 import pytest
 from rich.console import Console
 
+from bitworth.engines.cpu import usable_cores
 from bitworth.record.derive import derive
 from bitworth.record.schema import Record
 from bitworth.record.store import read_record
@@ -93,3 +95,46 @@ def test_an_exported_variant_loads_in_a_plain_engine(
     session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
     x = np.zeros((1, 3, 48, 240), np.float32)
     assert np.isfinite(session.run(None, {"x": x})[0]).all()
+
+
+def test_throughput_and_batches_on_the_real_engines(folder: Any) -> None:
+    """Streams as asked for or chosen, batches that agree with their samples, and a rate each."""
+    path: Path = folder.write(budget_minutes=0.01, min_sessions=2, max_sessions=2)
+    text = path.read_text()
+    start, end = text.index("[[cell]]"), text.index("[[group]]")
+    cells = """
+[[cell]]
+engine = "onnxruntime"
+mode = "throughput"
+batch = 4
+[[cell]]
+engine = "openvino"
+mode = "throughput"
+threads = 2
+streams = 2
+batch = 2
+"""
+    path.write_text(text[:start] + cells + text[end:])
+    request = StudyRequest(read_study_file(path), folder.root, folder.root / "studies", "study")
+    record, _ = run_study(request, Reporter(Console(), quiet=True))
+    ort, ov = record.facts.cells
+    cores = usable_cores()
+    assert (ort.threads, ort.streams, ort.batch) == (1, cores, 4)
+    assert (ov.threads, ov.streams, ov.batch) == (2, 2, 2)
+    for cell, derived in zip((ort, ov), record.derived.cells, strict=True):
+        assert cell.jobs[0].inner == cell.streams
+        by_name = {v.name: v for v in cell.variants}
+        for name in ("baseline", "int8 all", "int8 conv"):
+            variant = by_name[name]
+            assert variant.state == "measured", variant.reason
+            assert variant.plan is not None
+            assert variant.plan.precision == "fp32"
+            assert variant.batch_check is not None
+            assert variant.batch_check.n == cell.batch
+        exact = by_name["baseline"].batch_check
+        assert exact is not None
+        assert (exact.rel_l2 or 0) < 1e-5
+        samples = cell.jobs[0].sessions[0].samples_ns
+        assert all(ns > 0 for row in samples for block in row for ns in block)
+        rates = {row.variant: row.throughput for row in derived.latency}
+        assert all(rate is not None and rate.items_per_s > 0 for rate in rates.values())

@@ -67,6 +67,63 @@ def test_recomputing_gives_the_same_bytes(folder: Any) -> None:
     assert derive(stored.facts).model_dump_json() == stored.derived.model_dump_json()
 
 
+def stopped(record: Record) -> tuple[int, str]:
+    """Sessions of the only job, and why there is no further one."""
+    (job,) = record.facts.cells[0].jobs
+    return len(job.sessions), job.stopped
+
+
+def test_a_study_until_settled_stops_at_a_look(folder: Any) -> None:
+    """What is plainly faster or slower needs no precision."""
+    script = {"ratios": {"int8 all": 0.5, "int8 conv": 2.0}}
+    folder.write(script, until_settled="true", precision=0.0001)
+    record, _ = run(folder)
+    text = "every comparison is settled at look 1 of 8 (after 3, 5, 7, 11, 17, 25, 39, 60 sessions)"
+    assert stopped(record) == (3, text)
+    assert record.derived.timing.until_settled
+    comparisons = record.derived.cells[0].verdicts[0].comparisons
+    assert [c.verdict for c in comparisons] == ["faster", "slower"]
+    assert all(c.alpha < 0.035 / 2 / 4 for c in comparisons)
+
+
+@pytest.mark.parametrize(
+    ("script", "timing"),
+    [
+        # No verdict: over eps, and not within a delta of nearly nothing.
+        ({"ratios": {"int8 all": 0.5, "int8 conv": 1.005}}, {"delta": 1e-6}),
+        # A verdict, but no side of the policy's speed-up of 1.05.
+        ({"ratios": {"int8 all": 0.5, "int8 conv": 1 / 1.05}}, {}),
+    ],
+)
+def test_a_study_until_settled_goes_on_while_one_comparison_is_open(
+    folder: Any, script: dict[str, Any], timing: dict[str, float]
+) -> None:
+    folder.write(script, until_settled="true", max_sessions=5, budget_minutes=5, **timing)
+    record, _ = run(folder)
+    assert stopped(record) == (
+        5, "5 sessions, with comparisons open at look 2 of 2 (after 3, 5 sessions)"
+    )  # fmt: skip
+
+
+def test_a_study_until_settled_ends_with_its_budget(folder: Any) -> None:
+    script = {"ratios": {"int8 all": 0.5, "int8 conv": 1.005}}
+    folder.write(script, until_settled="true", delta=1e-6, budget_minutes=0.001)
+    record, _ = run(folder)
+    count, text = stopped(record)
+    assert count == 3
+    assert text.startswith("the budget of 1 s, with comparisons open at look 1 of 8 (after 3,")
+    # Nobody knew beforehand that this would be the only look.
+    (found,) = (c for c in record.derived.cells[0].verdicts[0].comparisons if c.time_ratio > 0.9)
+    assert found.alpha < 0.035 / 2 / 4
+    assert found.verdict == "not distinguishable"
+
+
+def test_precision_that_is_not_reached_is_not_claimed(folder: Any) -> None:
+    folder.write(max_sessions=4, precision=0.000001, budget_minutes=5)
+    record, _ = run(folder)
+    assert stopped(record) == (4, "4 sessions")
+
+
 def test_every_int8_plan_is_smaller_and_close(folder: Any) -> None:
     folder.write()
     record, _ = run(folder)

@@ -161,7 +161,9 @@ def test_t_interval_edges() -> None:
 def test_detectable_effect_has_the_stated_power(n: int, comparisons: int) -> None:
     alpha = RULES.alpha / comparisons
     critical = float(stats.t.ppf(1 - alpha / 2, n - 1))
-    effect = detectable(critical / math.sqrt(n), n, alpha, RULES)  # spread of 1
+    # What records of a spread of 1 state on average: their standard deviation is a chi value.
+    mean_deviation = float(stats.chi(n - 1).mean()) / math.sqrt(n - 1)
+    effect = detectable(critical * mean_deviation / math.sqrt(n), n, alpha, RULES)
     shift = (effect - math.log1p(RULES.eps)) * math.sqrt(n)
     assert stats.nct.sf(critical, n - 1, shift) == pytest.approx(0.80, abs=1e-4)
     # The formula of the design is its approximation.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from bitworth.verdict.gates import (
     data_gate,
     dropped_gate,
     lag1_autocorrelation,
+    percent,
     sessions_gate,
+    warm_up,
     warmup_gate,
 )
 
@@ -79,16 +82,33 @@ def test_aa_gate() -> None:
         assert aa_gate(values, RULES).state == "failed"
 
 
-def test_warmup_gate(cell) -> None:
+def test_a_difference_in_warm_up_widens(cell) -> None:
     warm = (0.0, 0.0, 0.02)
-    assert warmup_gate(cell(1, warmup=None), 2, 0, RULES).state == "passed"
-    assert warmup_gate(cell(1, warmup=warm), 2, 0, RULES).state == "failed"
-    assert warmup_gate(cell(1, warmup=warm), 0, 2, RULES).state == "failed"
-    assert warmup_gate(cell(1, warmup=warm), 1, 0, RULES).state == "passed"
+    assert warm_up(cell(1, warmup=None), 2, 0, RULES).widening == 0
+    found = warm_up(cell(1, warmup=warm), 2, 0, RULES)
+    assert found.change is not None
+    assert found.widening == max(found.change.high, -found.change.low)
+    assert 0.02 < found.widening < 0.04
+    back = warm_up(cell(1, warmup=warm), 0, 2, RULES)
+    assert back.widening == pytest.approx(found.widening)
+    assert warm_up(cell(1, warmup=warm), 1, 0, RULES).widening == 0
     # Both warm up alike: the ratio is not touched.
-    assert warmup_gate(cell(1, warmup=(0.02, 0.02, 0.02)), 2, 0, RULES).state == "passed"
-    # Under the limit, however surely.
-    assert warmup_gate(cell(1, warmup=(0, 0, 0.004), noise=1e-4), 2, 0, RULES).state == "passed"
+    assert warm_up(cell(1, warmup=(0.02, 0.02, 0.02)), 2, 0, RULES).widening == 0
+    # Under the limit, however surely; and over it, but not surely.
+    assert warm_up(cell(1, warmup=(0, 0, 0.004), noise=1e-4), 2, 0, RULES).widening == 0
+    unsure = warm_up(cell(1, warmup=(0, 0, 0.006), noise=0.2), 2, 0, RULES)
+    assert unsure.change is not None
+    assert unsure.widening == 0
+
+
+def test_warmup_gate_says_by_how_much(cell) -> None:
+    found = warm_up(cell(1, warmup=(0.0, 0.0, 0.02)), 2, 0, RULES)
+    width = f"±{percent(found.widening)[1:]}"
+    for kept, state in ((True, "warning"), (False, "failed")):
+        gate = warmup_gate(found, kept)
+        assert gate.state == state
+        assert width in gate.detail
+    assert warmup_gate(warm_up(cell(1), 2, 0, RULES), True).state == "passed"
 
 
 def test_warmup_gate_does_not_pass_what_it_cannot_see(cell) -> None:
@@ -96,8 +116,14 @@ def test_warmup_gate_does_not_pass_what_it_cannot_see(cell) -> None:
     for blocks in cell(1):
         nothing = np.full(blocks.order.shape, np.nan)
         unseen.append(SessionBlocks(blocks.order, blocks.value_ns, nothing, nothing))
-    assert warmup_gate(unseen, 2, 0, RULES).state == "not_observable"
-    assert warmup_gate([], 2, 0, RULES).state == "not_observable"
+    tails = [replace(b, quantile=0.99, tail_ns=np.ones(b.labels)) for b in cell(1)]
+    for sessions in (unseen, [], tails):
+        found = warm_up(sessions, 2, 0, RULES)
+        assert found.widening == 0
+        gate = warmup_gate(found, True)
+        assert gate.state == "not_observable"
+        assert gate.detail
+    assert "quantile" in gate.detail
 
 
 def test_autocorrelation() -> None:

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from bitworth.verdict import (
     QUALITY_GATE,
@@ -16,11 +18,17 @@ from bitworth.verdict import (
     Gate,
     MetricLoss,
     Policy,
+    TimingRules,
     Verdict,
     decide,
+    level,
+    looks,
+    t_interval,
     worst_cell,
 )
+from bitworth.verdict.criteria import speed_criterion
 
+RULES = TimingRules()
 POLICY = Policy(max_loss=(("accuracy", 0.01),))
 
 
@@ -32,7 +40,7 @@ def timed(
         variant="v", baseline="fp32", verdict=verdict, reason="reason",
         time_ratio=(low * high) ** -0.5, time_ratio_low=1 / high, time_ratio_high=1 / low,
         half_width_ratio=(high / low) ** 0.5 - 1, detectable_ratio=1.02, sessions=8,
-        more_sessions=0, gates=gates,
+        more_sessions=0, gates=gates, alpha=RULES.alpha, widened_ratio=0.0,
     )  # fmt: skip
 
 
@@ -53,7 +61,9 @@ def one(
     evidence: bool = True, metric: bool = True, **more: object,
 ) -> Decision:  # fmt: skip
     candidate = Candidate("int8", comparison, losses, **more)
-    decision = decide([candidate], policy, has_quality_evidence=evidence, has_task_metric=metric)
+    decision = decide(
+        [candidate], policy, rules=RULES, has_quality_evidence=evidence, has_task_metric=metric
+    )
     json.dumps(asdict(decision), allow_nan=False)
     assert decision.sentence.startswith(f"{decision.kind}")
     assert "\n" not in decision.sentence
@@ -99,7 +109,37 @@ def test_the_sentence_carries_its_numbers() -> None:
     sentence = one(FAST, UNCLEAR).sentence
     assert sentence.startswith("undecided: int8, accuracy loss 0.0095 (-0.001 to 0.02, n = 800)")
     assert "more samples" in sentence
-    assert "more sessions" in one(UNSURE, KEPT).sentence
+    assert "60 sessions would not settle it" in one(UNSURE, KEPT).sentence
+    assert "about 2 more sessions" in one(timed(1.047, 1.1), KEPT).sentence
+
+
+@pytest.mark.parametrize("widening", [0.0, 0.01])
+@pytest.mark.parametrize("rules", [RULES, replace(RULES, until_settled=True)])
+def test_sessions_until_the_policy_is_settled_follow_the_rule(
+    rules: TimingRules, widening: float
+) -> None:
+    """As many as the t interval needs to clear the limit, and at a look where there are looks."""
+    n, alpha, center = 8, level(rules.alpha, rules), math.log(1.08)
+    spread = t_interval([0.04, -0.04] * (n // 2), alpha).half_width
+    low, high = (math.exp(center + side * (spread + widening)) for side in (-1, 1))
+    comparison = replace(timed(low, high), alpha=alpha, widened_ratio=math.expm1(widening))
+    criterion = speed_criterion(Candidate("int8", comparison), 1.05, rules)
+    assert criterion.state == "open"
+    (more,) = map(int, re.findall(r"about (\d+) more sessions", criterion.text))
+
+    def clears(m: int) -> bool:
+        deviation = spread * math.sqrt(n) / stats.t.ppf(1 - alpha / 2, n - 1)
+        half = stats.t.ppf(1 - alpha / 2, m - 1) * deviation / math.sqrt(m)
+        return half + widening < center - math.log(1.05)
+
+    ends = looks(rules) if rules.until_settled else range(n, rules.max_sessions + 1)
+    assert n + more == next(m for m in ends if m > n and clears(m))
+
+
+def test_more_sessions_do_not_help_where_the_warm_up_reaches_the_limit() -> None:
+    comparison = replace(timed(0.98, 1.14), widened_ratio=0.03)
+    text = speed_criterion(Candidate("int8", comparison), 1.05, RULES).text
+    assert "within the warm-up difference of the limit" in text
 
 
 def test_an_end_is_never_written_like_the_limit_that_it_misses() -> None:
@@ -171,7 +211,7 @@ def test_a_loss_that_is_not_finite_is_open(bad: float) -> None:
 
 
 def several(*candidates: Candidate, policy: Policy = POLICY) -> Decision:
-    return decide(candidates, policy, has_quality_evidence=True, has_task_metric=True)
+    return decide(candidates, policy, rules=RULES, has_quality_evidence=True, has_task_metric=True)
 
 
 def passing(name: str, low: float, high: float, loss: float = 0.0, **more: object) -> Candidate:

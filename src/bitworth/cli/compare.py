@@ -11,6 +11,7 @@ import typer
 
 from bitworth.cli import options
 from bitworth.cli.present import run_and_show
+from bitworth.study.config import with_until_settled
 from bitworth.study.defaults import comparison_study
 from bitworth.study.request import StudyRequest
 
@@ -25,6 +26,7 @@ def compare(
     shape: options.Shape = None,
     engine: options.Engine = None,
     budget: options.Budget = None,
+    until_settled: options.UntilSettled = False,
     max_rel_l2: options.MaxRelL2 = None,
     output: options.Output = Path("studies"),
     require: options.Require = None,
@@ -47,6 +49,8 @@ def compare(
         budget_minutes=budget or 10.0,
         max_rel_l2=max_rel_l2,
     )
+    if until_settled:
+        config = with_until_settled(config, base)
     command = shlex.join(["bitworth", *sys.argv[1:]])
     request = StudyRequest(config=config, folder=Path(), output=output, command=command)
     raise typer.Exit(run_and_show(request, require=require, as_json=json))

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from bitworth.cli import compare, doctor, export, show, study
+from bitworth.cli import compare, doctor, export, rejudge, show, study
 from bitworth.errors import UserError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command(name="study")(study.study)
 app.command(name="compare")(compare.compare)
 app.command(name="show")(show.show)
+app.command(name="rejudge")(rejudge.rejudge)
 app.command(name="export")(export.export)
 app.command(name="doctor")(doctor.doctor)
 

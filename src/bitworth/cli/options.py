@@ -33,6 +33,16 @@ Engine = Annotated[
 Budget = Annotated[
     float | None, typer.Option(min=0.01, help="Minutes to spend on timing, over all engines.")
 ]
+UntilSettled = Annotated[
+    bool,
+    typer.Option(
+        "--until-settled",
+        help=(
+            "Go on within --budget until every comparison is settled: a verdict, and a speed-up "
+            "surely over or under what the policy asks for."
+        ),
+    ),
+]
 Output = Annotated[
     Path, typer.Option("--output", "-o", help="Folder under which records are kept.")
 ]

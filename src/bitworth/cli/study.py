@@ -11,7 +11,7 @@ import typer
 
 from bitworth.cli import options
 from bitworth.cli.present import run_and_show
-from bitworth.study.config import read_study_file, with_budget
+from bitworth.study.config import read_study_file, with_budget, with_until_settled
 from bitworth.study.defaults import default_study
 from bitworth.study.request import StudyRequest
 
@@ -26,6 +26,7 @@ def study(
     shape: options.Shape = None,
     engine: options.Engine = None,
     budget: options.Budget = None,
+    until_settled: options.UntilSettled = False,
     max_rel_l2: options.MaxRelL2 = None,
     output: options.Output = Path("studies"),
     require: options.Require = None,
@@ -68,6 +69,8 @@ def study(
         folder = Path()
     if budget is not None:
         config = with_budget(config, budget, target)
+    if until_settled:
+        config = with_until_settled(config, target)
     command = shlex.join(["bitworth", *sys.argv[1:]])
     request = StudyRequest(config=config, folder=folder, output=output, command=command)
     raise typer.Exit(run_and_show(request, require=require, as_json=json))

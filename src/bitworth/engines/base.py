@@ -49,15 +49,21 @@ class EngineInfo:
 class EngineOptions:
     """Options that hold for build, load, timing and quality alike.
 
+    ``Engine.decided`` fills in what was left to the engine; everywhere else both numbers are at
+    least 1.
+
     Attributes:
-        threads: threads inside one operation; at least 1.
+        threads: threads of one inference in onnxruntime, of all streams together in openvino.
         optimization: graph optimization of the build: ``all`` or ``none``.
         extra: options that only one engine knows, by name.
+        streams: inferences in flight at once; over 1, a sample of ``Runner.time_block`` is the
+            wall time in which that many of them were completed, with that many in flight.
     """
 
     threads: int
     optimization: Literal["all", "none"] = "all"
     extra: Mapping[str, str] = field(default_factory=dict)
+    streams: int = 1
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,9 @@ class Runner(Protocol):
     def bind(self, inputs: Arrays) -> None:
         """Make ``inputs`` what every following call runs on (resident on the device)."""
 
+    def inputs(self) -> dict[str, NDArray[np.generic]]:
+        """What is bound now, by name, copied to the host: a run must not have changed it."""
+
     def run(self) -> None:
         """Run once and wait for the result."""
 
@@ -110,7 +119,9 @@ class Runner(Protocol):
         """Outputs of the last run by name, copied to the host."""
 
     def time_block(self, iterations: int) -> list[int]:
-        """Run ``iterations`` times; the wall time of each run in ns."""
+        """Take ``iterations`` samples in ns: the wall time of one run, or with several streams
+        that in which as many runs were completed; see ``EngineOptions.streams``.
+        """
 
     def profile(self, calls: int) -> Sequence[LayerTime]:
         """Mean time of each layer over ``calls`` runs, from the engine's own profiler."""
@@ -147,6 +158,13 @@ class Engine(Protocol):
 
     def probe(self) -> EngineInfo:
         """Version, device and formats of this engine on this machine."""
+
+    def decided(self, lowered: LoweredModel, options: EngineOptions) -> EngineOptions:
+        """``options`` with threads and streams of 0 replaced by the engine's choice for throughput.
+
+        Raises:
+            EngineError: the engine refused the model.
+        """
 
     def build(self, lowered: LoweredModel, options: EngineOptions) -> Plan:
         """Build a plan.

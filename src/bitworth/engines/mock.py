@@ -1,21 +1,19 @@
 """A full engine with a scripted clock: statistics, study and resume are tested on it.
 
 It computes outputs with ONNX's reference evaluator, so quality is real; its times come from a
-script, so that a test knows the truth. Faults (a refused build, a crash, a hang, a wrong output)
-are scripted too, by variant label.
+script (``mock_clock``), so that a test knows the truth. Faults (a refused build, a crash, a hang, a
+wrong output, inputs that a run overwrites) are scripted too, by variant label.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from hashlib import sha256
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,80 +29,41 @@ from bitworth.engines.base import (
     Plan,
     Runner,
 )
+from bitworth.engines.mock_clock import ClockScript, Fault, ScriptedClock
 from bitworth.engines.plan_file import write_file
 
-Fault = Literal["build", "crash_build", "crash_run", "raise_run", "hang_run", "nan", "backwards"]
-
-
-@dataclass(frozen=True)
-class ClockScript:
-    """Scripted time of one call of each variant.
-
-    Attributes:
-        base_ns: time of the baseline.
-        ratios: time over the baseline's, by variant label; 1 where none is given.
-        sigma: standard deviation of the log of a sample.
-        spike_share, spike_ratio: share of samples that take ``spike_ratio`` times as long.
-        session_bias: standard deviation of a bias that one session gives to one variant.
-        faults: scripted faults by variant label.
-        fault_after: samples that a run fault lets pass first.
-        seed: seed of all of it.
-    """
-
-    base_ns: float = 1e6
-    ratios: Mapping[str, float] = field(default_factory=dict)
-    sigma: float = 0.01
-    spike_share: float = 0.0
-    spike_ratio: float = 3.0
-    session_bias: float = 0.0
-    faults: Mapping[str, Fault] = field(default_factory=dict)
-    fault_after: int = 0
-    seed: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> ClockScript:
-        """A script from JSON; unknown keys are a ``TypeError``."""
-        return cls(**json.loads(text))
-
-    def dump(self) -> str:
-        """The script as JSON."""
-        return json.dumps({f.name: getattr(self, f.name) for f in fields(self)})
-
-
-class ScriptedClock:
-    """Draws the samples of one variant in one process."""
-
-    def __init__(self, script: ClockScript, label: str, process: str) -> None:
-        key = sha256(f"{script.seed}/{label}/{process}".encode()).digest()
-        self._random = np.random.default_rng(np.frombuffer(key, dtype=np.uint32))
-        self._script = script
-        self._center = np.log(script.base_ns * script.ratios.get(label, 1.0))
-        self._center += script.session_bias * self._random.standard_normal()
-
-    def draw(self, count: int) -> list[int]:
-        """``count`` samples in ns."""
-        script = self._script
-        log = self._center + script.sigma * self._random.standard_normal(count)
-        log += np.log(script.spike_ratio) * (self._random.random(count) < script.spike_share)
-        return [max(1, round(float(v))) for v in np.exp(log)]
+__all__ = ["ENGINE", "ClockScript", "Fault", "Mock", "MockPlan", "MockRunner"]
 
 
 class MockRunner:
-    """Runs the model in ONNX's reference evaluator and draws its times."""
+    """Runs the model in ONNX's reference evaluator and draws its times.
 
-    def __init__(self, model: Path, label: str, precision: str, script: ClockScript) -> None:
+    It is alone in its process, so it has a scripted machine of its own, on which each call of
+    ``time_block`` is a block: block noise and its autocorrelation show, but no drift, position or
+    carry-over, which need runners that take turns on one machine.
+    """
+
+    def __init__(
+        self, model: Path, label: str, precision: str, script: ClockScript, streams: int = 1
+    ) -> None:
         self._model = model
         self._precision = precision
         self._fault = script.faults.get(label)
         self._left = script.fault_after
         # The controller names each worker process, so that two of one plan draw different noise.
-        self._clock = ScriptedClock(script, label, os.environ.get("BITWORTH_WORKER", ""))
+        process = os.environ.get("BITWORTH_WORKER", "")
+        self._clock = ScriptedClock(script, label, process, streams=streams)
         self._evaluator: Any = None
+        self._inputs: dict[str, NDArray[np.generic]] = {}
         self._outputs: dict[str, NDArray[np.generic]] = {}
 
     def bind(self, inputs: Arrays) -> None:
-        """Keep ``inputs``."""
-        self._inputs = dict(inputs)
+        """Copy ``inputs``, as to a device."""
+        self._inputs = _copied(inputs)
+
+    def inputs(self) -> dict[str, NDArray[np.generic]]:
+        """What is bound now, copied; under the ``alias`` fault runs have changed it."""
+        return _copied(self._inputs)
 
     def run(self) -> None:
         """Evaluate the model once."""
@@ -115,6 +74,7 @@ class MockRunner:
             self._evaluator = ReferenceEvaluator(str(self._model))
         values = self._evaluator.run(None, self._inputs)
         self._outputs = dict(zip(self._evaluator.output_names, values, strict=True))
+        self._maybe_overwrite()
 
     def outputs(self) -> dict[str, NDArray[np.generic]]:
         """Outputs of the last run, all NaN under the ``nan`` fault."""
@@ -125,6 +85,8 @@ class MockRunner:
     def time_block(self, iterations: int) -> list[int]:
         """Scripted times."""
         self._maybe_fail()
+        self._maybe_overwrite()
+        self._clock.begin_block()
         samples = self._clock.draw(iterations)
         return [-s for s in samples] if self._fault == "backwards" else samples
 
@@ -156,6 +118,11 @@ class MockRunner:
         if self._fault == "hang_run":
             time.sleep(3600)
         raise RuntimeError("scripted failure")
+
+    def _maybe_overwrite(self) -> None:
+        if self._fault == "alias":
+            for array in self._inputs.values():
+                array.reshape(-1).view(np.uint8)[...] += 1
 
 
 @dataclass(frozen=True)
@@ -192,7 +159,7 @@ class MockPlan:
         if self.path is None:
             raise EngineError("mock: save the plan before loading it")
         script = ClockScript.parse(self.options.extra.get("script", "{}"))
-        return MockRunner(self.path, self.label, self.precision, script)
+        return MockRunner(self.path, self.label, self.precision, script, self.options.streams)
 
     def layers(self) -> tuple[str, ...]:
         """Operator types of the model's nodes."""
@@ -220,6 +187,11 @@ class Mock:
             },
         )
 
+    def decided(self, lowered: LoweredModel, options: EngineOptions) -> EngineOptions:
+        """One thread and two streams."""
+        del lowered
+        return replace(options, threads=options.threads or 1, streams=options.streams or 2)
+
     def build(self, lowered: LoweredModel, options: EngineOptions) -> Plan:
         """Take the model as it is, unless the script says that the build fails."""
         fault = ClockScript.parse(options.extra.get("script", "{}")).faults.get(lowered.label)
@@ -233,6 +205,10 @@ class Mock:
         """The plan saved at ``path``."""
         label = _label_file(path).read_text(encoding="utf-8")
         return MockPlan(path.read_bytes(), label, precision, options, path)
+
+
+def _copied(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    return {name: np.array(array, order="C") for name, array in arrays.items()}
 
 
 def _label_file(path: Path) -> Path:

@@ -2,6 +2,9 @@
 
 A plan is the optimized model file that the session writes, loaded with optimization off: the
 outputs are bit-equal and every worker runs the same bytes.
+
+``threads`` are those of one inference. Streams are as many callers of the one session, each with
+its own binding; with over one thread they share one pool of ``threads - 1`` helpers.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ import tempfile
 import weakref
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -31,8 +34,9 @@ from bitworth.engines.base import (
     Runner,
     one_line,
 )
-from bitworth.engines.cpu import cpu_model, has_int8_dot, isa
+from bitworth.engines.cpu import cpu_model, has_int8_dot, isa, usable_cores
 from bitworth.engines.plan_file import at_load_mark, plan_bytes, publish, write_file
+from bitworth.engines.streams import StreamRunner
 
 #: Above this size the optimized model cannot be one protobuf, and its weights lie beside it.
 INLINE_LIMIT_BYTES = 1_500_000_000
@@ -42,14 +46,15 @@ _AT_LOAD = (
 )
 
 
-class OrtRunner:
-    """An onnxruntime session over a plan, with its inputs and outputs bound."""
+class OrtStream:
+    """One caller of a session, with its inputs and outputs bound."""
 
-    def __init__(self, session: Any, plan: OrtPlan) -> None:
+    def __init__(self, session: Any) -> None:
         self._session = session
-        self._plan = plan
+        self._run = session.run_with_iobinding
         self._binding = session.io_binding()
         self._names = [o.name for o in session.get_outputs()]
+        self._inputs: dict[str, NDArray[np.generic]] = {}
 
     def bind(self, inputs: Arrays) -> None:
         """Bind ``inputs`` and let the session allocate the outputs once a run."""
@@ -61,30 +66,37 @@ class OrtRunner:
         for name in self._names:
             self._binding.bind_output(name, "cpu")
 
+    def inputs(self) -> dict[str, NDArray[np.generic]]:
+        """The bound arrays, copied."""
+        return {name: np.array(value) for name, value in self._inputs.items()}
+
     def run(self) -> None:
         """Run once."""
-        self._session.run_with_iobinding(self._binding)
+        self._run(self._binding)
+
+    def run_among(self) -> None:
+        """Run once; onnxruntime lets go of the interpreter's lock."""
+        self._run(self._binding)
 
     def outputs(self) -> dict[str, NDArray[np.generic]]:
         """Outputs of the last run by name."""
         return dict(zip(self._names, self._binding.copy_outputs_to_cpu(), strict=True))
 
-    def time_block(self, iterations: int) -> list[int]:
-        """Wall time of each of ``iterations`` runs in ns."""
-        run, binding = self._session.run_with_iobinding, self._binding
-        samples = []
-        for _ in range(iterations):
-            start = perf_counter_ns()
-            run(binding)
-            samples.append(perf_counter_ns() - start)
-        return samples
+
+class OrtRunner(StreamRunner[OrtStream]):
+    """An onnxruntime session over a plan, with as many callers as there are streams."""
+
+    def __init__(self, session: Any, plan: OrtPlan, streams: int = 1) -> None:
+        super().__init__([OrtStream(session) for _ in range(streams)])
+        self._plan = plan
 
     def profile(self, calls: int) -> Sequence[LayerTime]:
         """Mean time of each node over ``calls`` runs, from onnxruntime's profiling events."""
+        inputs = self.inputs()
         with tempfile.TemporaryDirectory() as folder:
             session = self._plan.session(profile_prefix=str(Path(folder) / "profile"))
             for _ in range(calls + 1):
-                session.run(None, self._inputs)
+                session.run(None, inputs)
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         return layer_times(events, calls)
 
@@ -162,7 +174,7 @@ class OrtPlan:
 
     def load(self) -> Runner:
         """Load the saved bytes."""
-        return OrtRunner(self.session(), self)
+        return OrtRunner(self.session(), self, self._options.streams)
 
     def layers(self) -> tuple[str, ...]:
         """Operator types of the plan's nodes."""
@@ -196,6 +208,14 @@ class OnnxRuntime:
             },
             details={"isa": " ".join(isa()), "provider": "CPUExecutionProvider"},
         )
+
+    def decided(self, lowered: LoweredModel, options: EngineOptions) -> EngineOptions:
+        """One thread an inference and a stream a core, or what the given one of both leaves."""
+        del lowered
+        cores = usable_cores()
+        threads = options.threads or max(1, cores // (options.streams or cores))
+        streams = options.streams or max(1, cores // threads)
+        return replace(options, threads=threads, streams=streams)
 
     def build(self, lowered: LoweredModel, options: EngineOptions) -> Plan:
         """Optimize the model for this machine and write it.

@@ -1,14 +1,18 @@
 """OpenVINO on the CPU plugin.
 
 A plan is the exported blob. Both compile and import set the precision hint: left alone the plugin
-takes bf16 where the CPU has it, and an f32 blob imported without the hint returns NaN there.
+takes bf16 where the CPU has it, and an f32 blob imported without the hint returns NaN there. The
+number of streams is set twice too: a blob compiled for two is imported with one if nobody asks.
+
+``threads`` are those of all streams together: two threads and two streams compute each inference
+in one thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -26,20 +30,20 @@ from bitworth.engines.base import (
     Runner,
     one_line,
 )
-from bitworth.engines.cpu import cpu_model, has_int8_dot, isa
+from bitworth.engines.cpu import cpu_model, has_int8_dot, isa, usable_cores
 from bitworth.engines.plan_file import write_file
+from bitworth.engines.streams import StreamRunner
 
 _HINTS = {"fp32": "f32", "bf16": "bf16"}
 _NAMES = {"float32": "fp32", "f32": "fp32", "bfloat16": "bf16", "bf16": "bf16"}
 
 
-class OvRunner:
-    """A compiled model with one infer request."""
+class OvStream:
+    """One infer request with tensors of its own."""
 
-    def __init__(self, compiled: Any, profiled: Any = None) -> None:
-        self._compiled = compiled
-        self._profiled = profiled
+    def __init__(self, compiled: Any) -> None:
         self._request = compiled.create_infer_request()
+        self._infer = self._request.infer
         self._outputs = [(_name(port), i) for i, port in enumerate(compiled.outputs)]
         self._ports = {_name(port): port for port in compiled.inputs}
 
@@ -52,9 +56,21 @@ class OvRunner:
         for name, value in self._inputs.items():
             self._request.set_tensor(self._ports[name], ov.Tensor(value, shared_memory=True))
 
+    def inputs(self) -> dict[str, NDArray[np.generic]]:
+        """The request's input tensors, copied."""
+        return {
+            name: np.array(self._request.get_tensor(port).data)
+            for name, port in self._ports.items()
+        }
+
     def run(self) -> None:
         """Run once and wait."""
-        self._request.infer()
+        self._infer()
+
+    def run_among(self) -> None:
+        """Run once in one of the plugin's own streams, as ``infer`` need not, and wait."""
+        self._request.start_async()
+        self._request.wait()
 
     def outputs(self) -> dict[str, NDArray[np.generic]]:
         """Outputs of the last run by name, copied."""
@@ -62,15 +78,23 @@ class OvRunner:
             name: np.array(self._request.get_output_tensor(i).data) for name, i in self._outputs
         }
 
-    def time_block(self, iterations: int) -> list[int]:
-        """Wall time of each of ``iterations`` runs in ns."""
-        infer = self._request.infer
-        samples = []
-        for _ in range(iterations):
-            start = perf_counter_ns()
-            infer()
-            samples.append(perf_counter_ns() - start)
-        return samples
+
+class OvRunner(StreamRunner[OvStream]):
+    """A compiled model with an infer request for each stream.
+
+    Raises EngineError when the plan was not loaded with as many streams.
+    """
+
+    def __init__(self, compiled: Any, profiled: Any = None, streams: int = 1) -> None:
+        loaded = compiled.get_property("NUM_STREAMS")
+        if streams > 1 and loaded != streams:
+            raise EngineError(
+                f"openvino: asked for {streams} streams, the loaded plan reports {loaded}; give "
+                "each a thread"
+            )
+        super().__init__([OvStream(compiled) for _ in range(streams)])
+        self._compiled = compiled
+        self._profiled = profiled
 
     def profile(self, calls: int) -> Sequence[LayerTime]:
         """Mean time of each executed node over ``calls`` runs, from the plugin's counters."""
@@ -79,8 +103,8 @@ class OvRunner:
         compiled = self._profiled()
         request = compiled.create_infer_request()
         ports = {_name(port): port for port in compiled.inputs}
-        for name, value in self._inputs.items():
-            request.set_tensor(ports[name], ov.Tensor(value, shared_memory=True))
+        for name, value in self.inputs().items():
+            request.set_tensor(ports[name], ov.Tensor(value))
         origins = {
             op.get_friendly_name(): _origins(op)
             for op in compiled.get_runtime_model().get_ordered_ops()
@@ -134,8 +158,14 @@ class OvPlan:
         write_file(path, self._blob)
 
     def load(self) -> Runner:
-        """Import the blob with the hint that it was compiled with."""
-        return OvRunner(self._import(), profiled=lambda: self._import(PERF_COUNT=True))
+        """Import the blob with the hint and the streams that it was compiled with.
+
+        Raises:
+            EngineError: the plugin refused it, or loaded it with other streams.
+        """
+        return OvRunner(
+            self._import(), lambda: self._import(PERF_COUNT=True), self._options.streams
+        )
 
     def layers(self) -> tuple[str, ...]:
         """Layer types of the executed graph."""
@@ -187,6 +217,29 @@ class OpenVino:
             details={"isa": " ".join(isa()), "capabilities": listed, "build": ov.__version__},
         )
 
+    def decided(self, lowered: LoweredModel, options: EngineOptions) -> EngineOptions:
+        """All cores, and as many requests as the plugin calls optimal for this model.
+
+        Raises:
+            EngineError: the plugin refused the model.
+        """
+        import openvino as ov
+
+        options = replace(options, threads=options.threads or usable_cores())
+        if options.streams:
+            return options
+        try:
+            core = ov.Core()
+            compiled = core.compile_model(
+                core.read_model(str(lowered.path)),
+                "CPU",
+                _properties(lowered.precision, options),
+            )
+            found = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+        except Exception as error:  # pybind raises RuntimeError and its kin for a refused model
+            raise EngineError(f"openvino: {one_line(error)}") from error
+        return replace(options, streams=int(found))
+
     def build(self, lowered: LoweredModel, options: EngineOptions) -> Plan:
         """Compile the model and export it.
 
@@ -217,8 +270,9 @@ def _properties(precision: str, options: EngineOptions) -> dict[str, object]:
     return {
         "INFERENCE_PRECISION_HINT": _HINTS[precision],
         "INFERENCE_NUM_THREADS": options.threads,
-        "NUM_STREAMS": 1,
-        "PERFORMANCE_HINT": "LATENCY",
+        # Without a number the plugin chooses one.
+        **({"NUM_STREAMS": options.streams} if options.streams else {}),
+        "PERFORMANCE_HINT": "LATENCY" if options.streams == 1 else "THROUGHPUT",
         **options.extra,
     }
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bitworth.engines.base import Arrays, EngineOptions
 from bitworth.measurement.quality import Run
-from bitworth.measurement.workers import Worker
+from bitworth.measurement.workers import TimingWorker, Worker
 
 #: Longest wait for one answer; an engine that takes longer hangs.
 TIMEOUT_S = 600.0
+
+
+def decided(worker: Worker, engine: str, model: Path, options: EngineOptions) -> EngineOptions:
+    """``options`` with threads and streams of 0 replaced by the engine's choice for throughput.
+
+    Raises:
+        WorkerFailed: the engine refused, crashed or hung.
+    """
+    found, _ = worker.ask(
+        "decide", timeout_s=TIMEOUT_S, engine=engine, model=str(model), options=_tree(options)
+    )
+    return replace(options, threads=found["threads"], streams=found["streams"])
 
 
 def build_plan(
@@ -41,7 +54,7 @@ def build_plan(
 
 
 def load_plan(
-    worker: Worker, engine: str, plan: Path, precision: str, options: EngineOptions
+    worker: TimingWorker, engine: str, plan: Path, precision: str, options: EngineOptions
 ) -> dict[str, Any]:
     """Load a saved plan: load_ns, resident_before_bytes and the precision read back.
 

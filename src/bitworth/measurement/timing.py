@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from bitworth.engines.base import Arrays, EngineOptions
-from bitworth.measurement.clocks import Interference, interference, read_cpu
+from bitworth.measurement.clocks import (
+    Interference,
+    NoClocks,
+    Observed,
+    OpenClocks,
+    as_columns,
+    interference,
+    machine_clocks,
+    read_cpu,
+)
 from bitworth.measurement.plans import load_plan
-from bitworth.measurement.workers import Worker, WorkerFailed
+from bitworth.measurement.workers import TimingWorker, Worker, WorkerFailed
 from bitworth.verdict.schedule import SessionSchedule
 
-#: A block lasts about this long: long against the switch between workers, short against drift.
-BLOCK_NS = 60_000_000
-#: Calls of the same variant that are thrown away before a block, in time.
+#: A block lasts about this long. The noise of a shared machine outlasts a block, so that many short
+#: blocks cancel more of it than few long ones: docs/timing.md has the curve.
+BLOCK_NS = 20_000_000
+#: Calls of the same variant that are thrown away before a block, in time: a process that continues
+#: runs slower for about 16 ms, until its threads lie on CPUs of their own.
 LEAD_IN_NS = 20_000_000
 #: Above this a call is a block of its own.
 LONG_CALL_NS = 100_000_000
 MAX_SAMPLES = 64
 WARM_UP_CALLS = 3
+
+
+#: Starts the worker of the plan with this index.
+StartWorker = Callable[[int], AbstractContextManager[TimingWorker]]
 
 
 @dataclass(frozen=True)
@@ -44,6 +59,7 @@ class TimingTarget:
         inputs: the inputs that every call runs on.
         log: file that takes what engines print.
         timeout_s: longest wait for a block.
+        gpu: NVML's index of the NVIDIA GPU that it runs on; None for an engine on the CPU.
     """
 
     engine: str
@@ -51,6 +67,7 @@ class TimingTarget:
     inputs: Arrays
     log: Path
     timeout_s: float = 600.0
+    gpu: int | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +99,9 @@ class SessionSamples:
             that what came after the interpreter and the engine's library were loaded; None where
             not observable.
         interference: what else the machine did.
+        clocks: what was observed in each block, ``[round][position]``, by quantity; see
+            ``CpuClocks`` and ``GpuClocks``.
+        not_observable: quantities that this machine does not show, and why.
     """
 
     session: int
@@ -93,6 +113,8 @@ class SessionSamples:
     peak_bytes: Mapping[int, int | None]
     engine_bytes: Mapping[int, int | None]
     interference: Interference
+    clocks: Mapping[str, tuple[tuple[float | None, ...], ...]] = field(default_factory=dict)
+    not_observable: Mapping[str, str] = field(default_factory=dict)
 
 
 def block_shape(call_ns: float) -> BlockShape:
@@ -108,13 +130,14 @@ def measure_call_ns(target: TimingTarget, plan: TimedPlan) -> float:
     """Median time of one call of ``plan`` in ns, to choose the block's shape.
 
     Raises:
-        WorkerFailed: it does not load or run.
+        WorkerFailed: it does not load or run, or the clock went backwards.
     """
     with Worker("calibrate/0", target.log) as worker:
         _load(worker, target, plan)
         samples = _block(worker, target, 1, 3)
         if median(samples) < LONG_CALL_NS:
             samples = _block(worker, target, 5, 15)
+    _check_clock(samples, "while its calls were measured")
     return median(samples)
 
 
@@ -126,6 +149,8 @@ def run_session(
     session: int,
     on_round: Callable[[], None] | None = None,
     failed: Mapping[int, str] | None = None,
+    start_worker: StartWorker | None = None,
+    clocks: OpenClocks | None = machine_clocks,
 ) -> SessionSamples:
     """Run one session.
 
@@ -138,15 +163,19 @@ def run_session(
         on_round: called after each round.
         failed: plans that failed in an earlier session, and how. They are void whatever comes, and
             one that hangs would hang again: they get no worker.
+        start_worker: what starts the worker of a plan; by default a process of its own for each.
+        clocks: what observes the machine, in the session and around each block; None for nothing.
     """
+    start_worker = start_worker or _own_process(target, session)
     failures: dict[int, str] = dict(failed or {})
     load_ns: dict[int, int] = {}
     before_bytes: dict[int, int] = {}
+    peaks: dict[int, _Peak] = {}
     with ExitStack() as stack:
-        workers: dict[int, Worker] = {}
+        workers: dict[int, TimingWorker] = {}
         # All interpreters start at once; plans are loaded one after another, in random order.
         started = [
-            (i, stack.enter_context(Worker(f"{session}/{i}", target.log, target.engine)))
+            (i, stack.enter_context(start_worker(i)))
             for i in schedule.start_order
             if i not in failures
         ]
@@ -163,30 +192,48 @@ def run_session(
                 load_ns[index] = loaded["load_ns"]
                 before_bytes[index] = loaded["resident_before_bytes"]
                 workers[index] = worker
-                _block(worker, target, WARM_UP_CALLS, 1)
+                _check_clock(_block(worker, target, WARM_UP_CALLS, 1), "in the warm-up")
+                peaks[index] = _check_inputs(worker, target)
             except WorkerFailed as failure:
                 failures[index] = str(failure)
             worker.stop()
         pids = [w.pid for w in workers.values()]
-        start = read_cpu(pids)
-        rounds = []
+        clock = stack.enter_context(clocks(target.gpu, pids) if clocks else nullcontext(NoClocks()))
+        start = read_cpu(pids) if clocks else None
+        rounds: list[tuple[tuple[int, ...], ...]] = []
+        observed: list[list[Observed]] = []
         for done, order in enumerate(schedule.rounds, start=1):
             row: list[tuple[int, ...]] = []
+            seen: list[Observed] = []
             for index in order:
                 samples: tuple[int, ...] = ()
+                block: Observed = {}
                 if index not in failures:
+                    # Read while the worker is stopped: it would spin, and slow the reading.
+                    end_block = clock.begin(workers[index].pid)
                     try:
                         workers[index].resume()
                         samples = _block(workers[index], target, shape.lead_in, shape.iterations)
+                        block = end_block()
                     except WorkerFailed as failure:
                         failures[index] = f"round {done}: {failure}"
                     workers[index].stop()
                 row.append(samples)
+                seen.append(block)
             rounds.append(tuple(row))
+            observed.append(seen)
             if on_round is not None:
                 on_round()
-        load = interference(start, read_cpu(pids))
-        peaks = {index: worker.peak_resident_bytes() for index, worker in workers.items()}
+        load = interference(start, read_cpu(pids)) if start else Interference(None, None)
+        resident = {i: _final_peak(worker, peaks.get(i)) for i, worker in workers.items()}
+        for index in [i for i in workers if i not in failures]:
+            try:
+                workers[index].resume()
+                _check_inputs(workers[index], target)
+            except WorkerFailed as failure:
+                failures[index] = f"after the last round: {failure}"
+            workers[index].stop()
+        columns, not_observable = as_columns(observed, clock.not_observable)
     return SessionSamples(
         session=session,
         start_order=schedule.start_order,
@@ -194,20 +241,55 @@ def run_session(
         samples=tuple(rounds),
         failures=failures,
         load_ns=load_ns,
-        peak_bytes=peaks,
+        peak_bytes=resident,
         engine_bytes={
-            i: None if peak is None else max(0, peak - before_bytes[i]) for i, peak in peaks.items()
+            i: None if peak is None else max(0, peak - before_bytes[i])
+            for i, peak in resident.items()
         },
         interference=load,
+        clocks=columns,
+        not_observable=not_observable,
     )
 
 
-def _load(worker: Worker, target: TimingTarget, plan: TimedPlan) -> dict[str, int]:
+@dataclass(frozen=True)
+class _Peak:
+    """A worker's peak memory before and after the copy that a check of its inputs makes."""
+
+    before: int | None
+    after: int | None
+
+
+def _check_inputs(worker: TimingWorker, target: TimingTarget) -> _Peak:
+    """Fail where runs have changed what they run on: the times would belong to other inputs."""
+    before = worker.peak_resident_bytes()
+    worker.ask("check", timeout_s=target.timeout_s)
+    return _Peak(before, worker.peak_resident_bytes())
+
+
+def _final_peak(worker: TimingWorker, checked: _Peak | None) -> int | None:
+    """Peak memory of the runs alone: where none went beyond what the check took, that before it."""
+    last = worker.peak_resident_bytes()
+    if last is None or checked is None or checked.before is None or checked.after is None:
+        return last
+    return last if last > checked.after else checked.before
+
+
+def _check_clock(samples: Sequence[int], when: str) -> None:
+    if min(samples) < 0:
+        raise WorkerFailed("invalid", f"the clock went backwards {when}")
+
+
+def _own_process(target: TimingTarget, session: int) -> StartWorker:
+    return lambda index: Worker(f"{session}/{index}", target.log, target.engine)
+
+
+def _load(worker: TimingWorker, target: TimingTarget, plan: TimedPlan) -> dict[str, int]:
     loaded = load_plan(worker, target.engine, plan.path, plan.precision, target.options)
     worker.ask("bind", target.inputs, timeout_s=target.timeout_s)
     return loaded
 
 
-def _block(worker: Worker, target: TimingTarget, lead_in: int, count: int) -> tuple[int, ...]:
+def _block(worker: TimingWorker, target: TimingTarget, lead_in: int, count: int) -> tuple[int, ...]:
     header, _ = worker.ask("block", timeout_s=target.timeout_s, lead_in=lead_in, iterations=count)
     return tuple(header["samples"])

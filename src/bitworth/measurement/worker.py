@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
 import os
 import signal
 import sys
@@ -19,7 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bitworth.engines.base import Engine, EngineError, EngineOptions, LoweredModel, Runner, one_line
+from bitworth.engines.base import (
+    Arrays,
+    Engine,
+    EngineError,
+    EngineOptions,
+    LoweredModel,
+    Runner,
+    one_line,
+)
 from bitworth.engines.plan_file import plan_sha256
 from bitworth.engines.registry import engine_named
 from bitworth.measurement.wire import receive, send
@@ -28,34 +37,47 @@ Reply = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 _PR_SET_PDEATHSIG = 1
 
 
+class InvalidRun(RuntimeError):
+    """Calls ran, but not as their times claim."""
+
+
 class Session:
     """What a worker holds between commands."""
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._runner: Runner | None = None
+        self._bound: dict[str, str] | None = None
 
     def handle(self, request: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Reply:
         """Answer one command.
 
         Raises:
             EngineError: the engine refused.
+            InvalidRun: runs changed their inputs, or the clock went backwards.
         """
         match request.pop("op"):
             case "ping":
                 return {}, {}
             case "probe":
                 return self._probe(request["engine"]), {}
+            case "decide":
+                return self._decide(**request), {}
             case "build":
                 return self._build(**request), {}
             case "load":
                 return self._load(**request), {}
             case "bind":
                 self._ready.bind(arrays)
+                self._bound = _digests(self._ready.inputs())
+                return {}, {}
+            case "check":
+                self._check()
                 return {}, {}
             case "run":
                 if arrays:
                     self._ready.bind(arrays)
+                    self._bound = None
                 self._ready.run()
                 return {}, self._ready.outputs()
             case "block":
@@ -91,6 +113,11 @@ class Session:
             "formats": formats,
             "details": dict(info.details),
         }
+
+    def _decide(self, engine: str, model: str, options: dict[str, Any]) -> dict[str, Any]:
+        lowered = LoweredModel(Path(model), "baseline")
+        found = self._find(engine).decided(lowered, EngineOptions(**options))
+        return {"threads": found.threads, "streams": found.streams}
 
     def _build(
         self,
@@ -129,9 +156,24 @@ class Session:
         }
 
     def _block(self, lead_in: int, iterations: int) -> dict[str, Any]:
-        if lead_in:
-            self._ready.time_block(lead_in)
-        return {"samples": self._ready.time_block(iterations)}
+        thrown_away = self._ready.time_block(lead_in) if lead_in else []
+        samples = self._ready.time_block(iterations)
+        # The samples go back as they are; what is thrown away nobody else would see.
+        if thrown_away and min(thrown_away) < 0:
+            raise InvalidRun("the clock went backwards in the lead-in of a block")
+        return {"samples": samples}
+
+    def _check(self) -> None:
+        """Compare the inputs with what was bound: a run must not have written to them."""
+        if self._bound is None:
+            raise EngineError("nothing is bound")
+        now = _digests(self._ready.inputs())
+        changed = [name for name, digest in self._bound.items() if now.get(name) != digest]
+        if changed:
+            raise InvalidRun(
+                f"its runs overwrite the input {', '.join(changed)}: an output aliases it, and "
+                "every call runs on other values"
+            )
 
 
 def serve(link: Connection) -> None:
@@ -147,6 +189,8 @@ def serve(link: Connection) -> None:
             header = {"ok": True, **header}
         except EngineError as error:
             header, answer = {"ok": False, "kind": "refused", "error": str(error)}, {}
+        except InvalidRun as error:
+            header, answer = {"ok": False, "kind": "invalid", "error": str(error)}, {}
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             kind = "disk full" if full else "raised"
@@ -164,6 +208,17 @@ def preload(engine: str) -> None:
     """Import an engine's library before the first command; nothing for an empty name."""
     if engine:
         engine_named(engine).probe()
+
+
+def _digests(inputs: Arrays) -> dict[str, str]:
+    """A hash of each array's type, shape and bytes."""
+    found = {}
+    for name, value in inputs.items():
+        plain = value.astype(np.str_) if value.dtype == object else value
+        digest = hashlib.sha256(f"{plain.dtype} {plain.shape} ".encode())
+        digest.update(np.ascontiguousarray(plain).tobytes())
+        found[name] = digest.hexdigest()
+    return found
 
 
 def _resident_bytes() -> int:

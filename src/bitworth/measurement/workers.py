@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
@@ -18,11 +18,11 @@ from bitworth.errors import UserError
 from bitworth.measurement.wire import receive, send
 
 _ADVICE = "free some space or choose another folder with --output"
-FailureKind = Literal["refused", "raised", "crashed", "timed out"]
+FailureKind = Literal["refused", "raised", "invalid", "crashed", "timed out"]
 
 
 class WorkerFailed(Exception):
-    """A worker refused, raised, crashed or hung: the result of its variant.
+    """A worker refused, raised, ran wrongly, crashed or hung: the result of its variant.
 
     Attributes:
         kind: what happened.
@@ -33,6 +33,33 @@ class WorkerFailed(Exception):
         super().__init__(f"{kind}: {detail}")
         self.kind: FailureKind = kind
         self.detail = detail
+
+
+class TimingWorker(Protocol):
+    """What a timing session asks of whatever runs a plan."""
+
+    @property
+    def pid(self) -> int:
+        """Id of the process that runs it."""
+
+    def ask(
+        self,
+        op: str,
+        arrays: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        timeout_s: float,
+        **request: object,
+    ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Send a command and wait for its answer; raises ``WorkerFailed``."""
+
+    def stop(self) -> None:
+        """Keep it from using the device while another is timed."""
+
+    def resume(self) -> None:
+        """End ``stop``."""
+
+    def peak_resident_bytes(self) -> int | None:
+        """The process's peak resident memory so far, None where nobody can tell."""
 
 
 class Worker:

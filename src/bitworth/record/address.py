@@ -181,6 +181,10 @@ def _half_width(ratio: float) -> str:
     return f"±{ratio * 100:.1f}%" if ratio >= 0.001 else f"±{ratio * 100:.1g}%"
 
 
+def _detectable(ratio: float) -> str:
+    return _half_width(ratio - 1)
+
+
 def _times(ratio: float) -> str:
     return f"{ratio:.3g}×" if ratio < 1000 else f"{ratio:.0f}×"
 
@@ -212,11 +216,13 @@ def _scaled(value: float, units: Sequence[str]) -> str:
 
 _FORMS: tuple[tuple[re.Pattern[str], Form], ...] = (
     (re.compile(r"/time_ratio(_low|_high)?$"), _speedup),
-    (re.compile(r"/half_width_ratio$"), _half_width),
+    (re.compile(r"/(half_width|widened)_ratio$"), _half_width),
+    (re.compile(r"/detectable_ratio$"), _detectable),
     (re.compile(r"/(plan_bytes_ratio|error_over_floor|ceiling_speedup)$"), _times),
     (re.compile(r"/(min_speedup|max_error_over_floor)$"), _four_digits),
     (re.compile(r"/(share_\w+|profile_coverage|steal_ratio\w*|others_ratio\w*)$"), _percent),
-    (re.compile(r"/timing/(eps|delta|alpha|precision|drop_limit|power|gate_alpha)$"), _percent),
+    (re.compile(r"/timing/(eps|delta|precision|warmup_limit|drop_limit|power)$"), _percent),
+    (re.compile(r"/(gate_)?alpha$"), _percent),
     (re.compile(r"(/|_)bytes$"), _bytes),
     (re.compile(r"_ns$"), _duration),
     (re.compile(r"/(rel_l2|max_rel_l2|max_abs)$"), _three_digits),

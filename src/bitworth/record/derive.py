@@ -5,10 +5,11 @@ A pure function of the facts: recomputing gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from statistics import median
 
+from bitworth.errors import UserError
+from bitworth.record.latency import latencies
 from bitworth.record.losses import (
     QUALITY_LEVEL,
     largest_rel_l2,
@@ -23,41 +24,37 @@ from bitworth.record.schema import (
     Facts,
     GroupBound,
     QualityFacts,
-    TimingJob,
     VariantFacts,
     VariantSummary,
 )
+from bitworth.record.timing_verdicts import against_rival, cycle_ratios, judge_job
 from bitworth.verdict import (
     QUALITY_GATE,
     Candidate,
-    CellVerdict,
     Comparison,
     Decision,
     Gate,
     TimingRules,
     amdahl_ceiling,
-    blocks_from_samples,
-    compare,
     decide,
-    judge_cell,
     sig6,
     worst_cell,
 )
 
-RULES_VERSION = 1
-#: Share of CPU time that others may take without a word.
-INTERFERENCE_LIMIT = 0.05
+RULES_VERSION = 2
 BASELINE = "baseline"
 
 
 def derive(facts: Facts) -> Derived:
     """All that follows from ``facts`` by the rules of ``RULES_VERSION``."""
-    cells = tuple(_cell(facts, cell) for cell in facts.cells)
+    rules = rules_today(facts)
+    cells = tuple(_cell(facts, cell, rules) for cell in facts.cells)
     names = cell_names(facts)
     decisions = {name: cell.decision for name, cell in zip(names, cells, strict=True)}
     nothing = "nothing was studied"
     return Derived(
         rules_version=RULES_VERSION,
+        timing=rules,
         quality_level=QUALITY_LEVEL,
         resolvable_loss=resolvable_losses(_baseline_quality(facts)),
         cells=cells,
@@ -67,6 +64,20 @@ def derive(facts: Facts) -> Derived:
             else Decision("undecided", None, f"undecided: {nothing}", (), (nothing,))
         ),
     )
+
+
+def rules_today(facts: Facts) -> TimingRules:
+    """Today's constants, but for those that the study itself asked for.
+
+    Raises:
+        UserError: what it asked for is out of range, as in a record that was edited.
+    """
+    asked = facts.config.get("timing", {})
+    known = {field.name for field in fields(TimingRules)}
+    try:
+        return TimingRules(**{name: value for name, value in asked.items() if name in known})
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"the record's /facts/config/timing: {error}; restore it") from None
 
 
 def _baseline_quality(facts: Facts) -> QualityFacts | None:
@@ -79,19 +90,29 @@ def _baseline_quality(facts: Facts) -> QualityFacts | None:
 
 def cell_names(facts: Facts) -> tuple[str, ...]:
     """How each cell is called in sentences; cells that differ in their options alone say so."""
-    names = [f"{c.engine} {c.version}, {c.threads} threads" for c in facts.cells]
+    names = [f"{c.engine} {c.version}, {c.threads} threads{_mode(c)}" for c in facts.cells]
     return tuple(
         name if names.count(name) == 1 else f"{name}, options {cell.options_sha256[:6]}"
         for name, cell in zip(names, facts.cells, strict=True)
     )
 
 
-def _cell(facts: Facts, cell: CellFacts) -> CellDerived:
+def _mode(cell: CellFacts) -> str:
+    """What a cell's name adds where it does not time one sample after another by the median."""
+    text = ""
+    if cell.mode == "throughput":
+        text += f", throughput of {cell.streams} stream{'s' if cell.streams != 1 else ''}"
+    if cell.quantile is not None:
+        text += f", tail at quantile {cell.quantile:.4g}"
+    return text if cell.batch is None else f"{text}, batch {cell.batch}"
+
+
+def _cell(facts: Facts, cell: CellFacts, rules: TimingRules) -> CellDerived:
     baseline = next((v for v in cell.variants if v.name == BASELINE), None)
     studied = [v for v in cell.variants if v.name != BASELINE]
     gates = {v.name: _gates(v) for v in cell.variants}
     total = sum(len(job.labels) - 2 for job in cell.jobs)
-    verdicts = [_judge(job, facts.timing, total, gates) for job in cell.jobs]
+    verdicts = [judge_job(job, rules, total, gates, cell.quantile) for job in cell.jobs]
     comparisons: dict[str, Comparison] = {}
     for verdict in verdicts:
         for comparison in verdict.comparisons:
@@ -107,6 +128,7 @@ def _cell(facts: Facts, cell: CellFacts) -> CellDerived:
     decision = decide(
         rivals,
         policy,
+        rules=rules,
         has_quality_evidence=not facts.data.random,
         has_task_metric=bool(baseline and baseline.quality and baseline.quality.metrics),
     )
@@ -117,7 +139,7 @@ def _cell(facts: Facts, cell: CellFacts) -> CellDerived:
             variant,
             candidate,
             baseline,
-            _against(facts, cell, rival, variant.name, total, verdicts, gates),
+            against_rival(cell, rules, rival, variant.name, total, verdicts, gates),
         )
         for variant, candidate in zip(studied, candidates, strict=True)
     )
@@ -130,52 +152,9 @@ def _cell(facts: Facts, cell: CellFacts) -> CellDerived:
         profile_coverage=coverage,
         bounds=bounds,
         decision=decision,
+        latency=latencies(cell, verdicts),
+        cycles=cycle_ratios(cell, rules),
     )
-
-
-def _judge(
-    job: TimingJob, rules: TimingRules, total: int, gates: Mapping[str, Sequence[Gate]]
-) -> CellVerdict:
-    """Judge one job; alpha is shared by the comparisons of all jobs of the cell."""
-    here = max(1, len(job.labels) - 2)
-    shared = replace(rules, alpha=rules.alpha * here / max(total, here))
-    return judge_cell(
-        [blocks_from_samples(s.order, s.samples_ns) for s in job.sessions],
-        job.labels,
-        rules=shared,
-        extra_gates={
-            label: [
-                *gates.get(label, ()),
-                *_failures(job, index),
-                # What concerns the whole job stands with its baseline.
-                *((_interference(job),) if index == 0 else ()),
-            ]
-            for index, label in enumerate(job.labels)
-        },
-    )
-
-
-def _interference(job: TimingJob) -> Gate:
-    """Whether something else used the CPUs; interleaving spreads it evenly, so it only warns."""
-    name = "interference"
-    others = [s.others_ratio for s in job.sessions if s.others_ratio is not None]
-    steal = [s.steal_ratio for s in job.sessions if s.steal_ratio is not None]
-    if not others or not steal:
-        return Gate(name, "not_observable", "the system does not tell who used the CPUs")
-    text = (
-        f"median share of CPU time of other processes {median(others):.1%}, "
-        f"of other machines (steal) {median(steal):.1%}"
-    )
-    disturbed = max(median(others), median(steal)) > INTERFERENCE_LIMIT
-    return Gate(name, "warning" if disturbed else "passed", text)
-
-
-def _failures(job: TimingJob, index: int) -> list[Gate]:
-    return [
-        Gate("run", "failed", f"session {s.session}: {s.failures[index]}")
-        for s in job.sessions
-        if index in s.failures
-    ][:1]
 
 
 def _gates(variant: VariantFacts) -> list[Gate]:
@@ -273,37 +252,6 @@ def _best_free_win(cell: CellFacts, decision: Decision) -> str | None:
     passing = [c for c in decision.candidates if c.state == "pass" and c.name in cell.free_wins]
     best = max(passing, key=lambda c: c.criteria[0].low or 0.0, default=None)
     return None if best is None else best.name
-
-
-def _against(
-    facts: Facts,
-    cell: CellFacts,
-    rival: str | None,
-    variant: str,
-    total: int,
-    verdicts: Sequence[CellVerdict],
-    gates: Mapping[str, Sequence[Gate]],
-) -> Comparison | None:
-    """The variant against the best passing free win, from the job that timed both."""
-    if rival is None or variant in (rival, "as given"):
-        return None
-    for job, verdict in zip(cell.jobs, verdicts, strict=True):
-        if rival in job.labels and variant in job.labels:
-            return compare(
-                [blocks_from_samples(s.order, s.samples_ns) for s in job.sessions],
-                job.labels,
-                job.labels.index(variant),
-                job.labels.index(rival),
-                rules=facts.timing,
-                comparisons=max(1, total),
-                gates=(
-                    *verdict.gates,
-                    *gates.get(variant, ()),
-                    *_failures(job, job.labels.index(variant)),
-                    *_failures(job, job.labels.index(rival)),
-                ),
-            )
-    return None
 
 
 def _bounds(cell: CellFacts) -> tuple[float | None, tuple[GroupBound, ...]]:

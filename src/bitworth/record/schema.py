@@ -11,9 +11,18 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from bitworth.recipe.recipe import Recipe
-from bitworth.verdict import CellVerdict, Comparison, Decision, MetricLoss, Policy, TimingRules
+from bitworth.verdict import (
+    CellVerdict,
+    Comparison,
+    CycleRatio,
+    Decision,
+    MetricLoss,
+    Policy,
+    QuantileInterval,
+    TimingRules,
+)
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
 
 
 class Part(BaseModel):
@@ -132,6 +141,14 @@ class OptimizationCheck(Part):
     limit: float | None
 
 
+class BatchCheck(Part):
+    """Error of the outputs of a batch against those of its samples alone, on the same plan."""
+
+    n: int = Field(description="samples of the batch")
+    rel_l2: float | None = Field(description="None: not finite")
+    limit: float
+
+
 class PlanFacts(Part):
     """A built plan."""
 
@@ -180,6 +197,7 @@ class VariantFacts(Part):
     plan: PlanFacts | None = None
     quality: QualityFacts | None = None
     check: OptimizationCheck | None = None
+    batch_check: BatchCheck | None = None
 
 
 class SessionFacts(Part):
@@ -196,6 +214,12 @@ class SessionFacts(Part):
     wall_ns: int
     steal_ratio: float | None
     others_ratio: float | None
+    clocks: dict[str, tuple[tuple[float | None, ...], ...]] = Field(
+        default={}, description="what was observed in each block, [round][position], by quantity"
+    )
+    not_observable: dict[str, str] = Field(
+        default={}, description="quantities that this machine does not show, and why"
+    )
 
 
 class TimingJob(Part):
@@ -205,7 +229,7 @@ class TimingJob(Part):
     seed: int
     lead_in: int
     iterations: int
-    inner: Literal[1] = 1
+    inner: int = Field(default=1, description="inferences that one sample took together")
     call_ns: int
     minimum_rounds: int
     sessions: tuple[SessionFacts, ...]
@@ -232,7 +256,10 @@ class CellFacts(Part):
     formats: dict[str, tuple[str, str]] = Field(description="state and reason by format")
     details: dict[str, str]
     shape: dict[str, tuple[int, ...]]
-    mode: Literal["host"]
+    mode: Literal["host", "throughput", "tail"]
+    streams: int = Field(default=1, description="inferences in flight at once")
+    batch: int | None = Field(default=None, description="samples in one call; None: as the data is")
+    quantile: float | None = Field(default=None, description="what the tail mode compares")
     threads: int
     options: dict[str, str]
     options_sha256: str
@@ -295,6 +322,24 @@ class GroupBound(Part):
     ceiling_speedup: float | None = Field(description="None: it is all of the profile")
 
 
+class Throughput(Part):
+    """Items that a variant completed in a second, with their interval over n sessions."""
+
+    items_per_s: float
+    items_per_s_low: float | None = Field(description="None for one session")
+    items_per_s_high: float | None
+    n: int
+
+
+class Latency(Part):
+    """Absolute times of one variant in this run; no other run's compare with them."""
+
+    variant: str
+    p50: QuantileInterval | None
+    tail: QuantileInterval | None = Field(description="None: too few calls a session")
+    throughput: Throughput | None = Field(description="of the throughput mode, which has no others")
+
+
 class CellDerived(Part):
     """What follows from one cell's facts."""
 
@@ -304,12 +349,17 @@ class CellDerived(Part):
     profile_coverage: float | None
     bounds: tuple[GroupBound, ...]
     decision: Decision
+    cycles: tuple[CycleRatio, ...] = Field(
+        default=(), description="comparisons in clock cycles, where the clocks differ"
+    )
+    latency: tuple[Latency, ...] = Field(default=(), description="absolute, of this run alone")
 
 
 class Derived(Part):
     """What follows from the facts by the rules of ``rules_version``; can be recomputed."""
 
     rules_version: int
+    timing: TimingRules = Field(description="constants that the verdicts follow")
     quality_level: float = Field(description="confidence level of the intervals of losses")
     resolvable_loss: dict[str, float] = Field(description="loss that n can resolve, by metric")
     cells: tuple[CellDerived, ...]
@@ -319,7 +369,7 @@ class Derived(Part):
 class Record(Part):
     """One study."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     id: str
     facts: Facts
     derived: Derived

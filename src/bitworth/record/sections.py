@@ -10,10 +10,10 @@ from bitworth.record.schema import Record
 from bitworth.record.tables import (
     bound_table,
     cell_title,
-    check_table,
     decision_lines,
     verdict_table,
 )
+from bitworth.record.tables_checks import check_table
 from bitworth.record.tables_facts import (
     data_table,
     engine_table,
@@ -26,6 +26,7 @@ from bitworth.record.tables_facts import (
     site_table,
     subject_table,
 )
+from bitworth.record.tables_latency import latency_table
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def sections(record: Record) -> tuple[Section, ...]:
     decisions = tuple(line(cell, ": ", text) for cell, text in decision_lines(record))
     return (
         Section("Verdicts", decisions if several else (), _by_cell(record, verdict_table)),
+        *_absolute(record),
         Section("What a verdict means", _meanings(record)),
         Section(
             "How it was measured",
@@ -88,6 +90,12 @@ def sections(record: Record) -> tuple[Section, ...]:
     )
 
 
+def _absolute(record: Record) -> tuple[Section, ...]:
+    """Times in seconds, where the record has them: older ones do not."""
+    tables = _by_cell(record, latency_table)
+    return (Section("Absolute times", (), tables),) if tables else ()
+
+
 def _by_cell(
     record: Record, make: Callable[[Record, int], Table], keep_notes: bool = False
 ) -> tuple[Table, ...]:
@@ -100,8 +108,8 @@ def _filled(*tables: Table) -> tuple[Table, ...]:
 
 
 def _meanings(record: Record) -> tuple[Cell, ...]:
-    eps = at(record, "facts", "timing", "eps")
-    delta = at(record, "facts", "timing", "delta")
+    timing = ("derived", "timing")
+    eps, delta, power = (at(record, *timing, name) for name in ("eps", "delta", "power"))
     return (
         line(
             "Speed-up is the baseline's time over the variant's, so above one is faster. Its "
@@ -112,6 +120,13 @@ def _meanings(record: Record) -> tuple[Cell, ...]:
         line(
             "not distinguishable: neither; the note below the table says which change would have "
             "been found, and how many sessions are still needed."
+        ),
+        line(
+            "detects from: a change of this size or more would have got a verdict with a "
+            "probability of ",
+            power,
+            ". more sessions to settle: until there is a verdict, if "
+            "estimate and spread stay as they are.",
         ),
         line("void: a check failed, so there is no number; the note says which."),
         line(

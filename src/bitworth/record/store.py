@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from bitworth.atomic import write_atomic
 from bitworth.errors import UserError
-from bitworth.record.schema import SCHEMA_VERSION, Record
+from bitworth.record.schema import SCHEMA_VERSION, Derived, Record
+from bitworth.record.upgrade import upgrade
 
 #: Samples beyond this many bytes of JSON go to a file of their own.
 INLINE_SAMPLES_BYTES = 2_000_000
@@ -57,6 +58,18 @@ def write_record(record: Record, path: Path) -> tuple[Path, ...]:
     return tuple(written)
 
 
+def replace_derived(derived: Derived, path: Path) -> None:
+    """Write other conclusions into a record; its facts and its samples file stay as they are.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+    """
+    tree = _parse(path.read_bytes())
+    tree["derived"] = derived.model_dump(mode="json")
+    tree["schema_version"] = SCHEMA_VERSION
+    write_atomic(path, _readable(tree))
+
+
 def remove_record(path: Path) -> None:
     """Remove a record and its samples file, if they exist."""
     try:
@@ -92,7 +105,9 @@ def read_record(path: Path) -> Record:
     if name is not None:
         _restore(tree, path, str(name))
     try:
-        return Record.model_validate_json(canonical(tree))
+        return Record.model_validate_json(canonical(upgrade(tree)))
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path}: not a valid record ({error} is missing); restore it") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(p) for p in first["loc"])

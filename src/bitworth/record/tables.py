@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bitworth.record.address import is_fraction
-from bitworth.record.cells import NONE, Cell, Column, Path, Table, at, columns, joined, key, line
+from bitworth.record.cells import NONE, Cell, Column, Path, Table, at, columns, key, line
 from bitworth.record.derive import BASELINE
 from bitworth.record.schema import Record, VariantFacts, VariantSummary
-from bitworth.verdict import Comparison
 
 # A reason longer than this goes below the table.
 _SHORT = 90
@@ -29,7 +28,18 @@ def cell_title(record: Record, i: int) -> Cell:
         at(record, *path, "engine"), " ", at(record, *path, "version"),
         ", ", at(record, *path, "threads"), " threads",
     )  # fmt: skip
-    alike = [(c.engine, c.version, c.threads) for c in record.facts.cells]
+    cell = record.facts.cells[i]
+    if cell.mode == "throughput":
+        streams = " stream" if cell.streams == 1 else " streams"
+        name = line(name, ", throughput of ", at(record, *path, "streams"), streams)
+    if cell.quantile is not None:
+        name = line(name, ", tail at quantile ", at(record, *path, "quantile"))
+    if cell.batch is not None:
+        name = line(name, ", batch ", at(record, *path, "batch"))
+    alike = [
+        (c.engine, c.version, c.threads, c.mode, c.streams, c.quantile, c.batch)
+        for c in record.facts.cells
+    ]
     if alike.count(alike[i]) > 1:
         name = line(name, ", options ", at(record, *path, "options_sha256"))
     return name
@@ -86,28 +96,6 @@ def bound_table(record: Record, i: int) -> Table:
     return Table(cell_title(record, i), columns(*titles), rows, tuple(notes))
 
 
-def check_table(record: Record, i: int) -> Table:
-    """The checks of cell ``i`` with their outcome, and how its sessions went."""
-    derived = record.derived.cells[i]
-    path = ("derived", "cells", i)
-    rows: list[tuple[Cell, ...]] = []
-    shared: list[tuple[str, str, str]] = []
-    for n, verdict in enumerate(derived.verdicts):
-        for k, gate in enumerate(verdict.gates):
-            shared.append((gate.name, gate.state, gate.detail))
-            found = _gate(record, (*path, "verdicts", n, "gates", k))
-            rows.append((_timed_in(record, i, n), *found))
-    for j, summary in enumerate(derived.variants):
-        if summary.comparison is not None:
-            here = (*path, "variants", j)
-            rows += _variant_checks(record, here, summary.comparison, shared)
-    notes = [_job_note(record, i, k) for k in range(len(record.facts.cells[i].jobs))]
-    if not notes:
-        notes = [line("Nothing was timed in this cell.")]
-    titles = ("variant", "check", "outcome", "detail")
-    return Table(cell_title(record, i), columns(*titles), tuple(rows), tuple(notes))
-
-
 def _verdict_columns(record: Record, metrics: Sequence[str], rival: bool) -> tuple[Column, ...]:
     def column(title: str | Cell, block: str, numeric: bool = True) -> Column:
         return Column(line(title), numeric, block)
@@ -117,6 +105,9 @@ def _verdict_columns(record: Record, metrics: Sequence[str], rival: bool) -> tup
         column("verdict", "time", numeric=False),
         column("speed-up (interval)", "time"),
         column("half-width", "time"),
+        column("sessions", "sessions"),
+        column("detects from", "sessions"),
+        column("more sessions to settle", "sessions"),
     ]
     if rival:
         found.append(column("against the best free win", "rival"))
@@ -149,12 +140,16 @@ def _verdict_row(
 ) -> tuple[Cell, ...]:
     summary = record.derived.cells[i].variants[j]
     path = ("derived", "cells", i, "variants", j)
-    cells = [at(record, *path, "variant"), *_time_cells(record, i, j)]
+    cells = [
+        at(record, *path, "variant"),
+        *_time_cells(record, i, j),
+        *_session_cells(record, i, j),
+    ]
     if rival:
         # A void comparison has no number against any other variant either.
         void = summary.comparison is not None and summary.comparison.verdict == "void"
         known = summary.against_best is not None and not void
-        cells.append(_speedup(record, (*path, "against_best")) if known else NONE)
+        cells.append(speedup(record, (*path, "against_best")) if known else NONE)
     for metric in metrics:
         cells += _metric_cells(record, i, j, metric)
     number, fact = fact_of(record, i, summary.variant)
@@ -200,10 +195,28 @@ def _time_cells(record: Record, i: int, j: int) -> list[Cell]:
     if comparison.verdict == "void" or comparison.half_width_ratio is None:
         return [verdict, line("see below"), NONE]
     width = at(record, *path, "comparison", "half_width_ratio")
-    return [verdict, _speedup(record, (*path, "comparison")), width]
+    return [verdict, speedup(record, (*path, "comparison")), width]
 
 
-def _speedup(record: Record, path: Path) -> Cell:
+def _session_cells(record: Record, i: int, j: int) -> list[Cell]:
+    """Sessions, the change that they would have found, and how many more a verdict needs."""
+    comparison = record.derived.cells[i].variants[j].comparison
+    if comparison is None:
+        return [NONE, NONE, NONE]
+    path = ("derived", "cells", i, "variants", j, "comparison")
+    void = comparison.verdict == "void"
+    effect = None if void else comparison.detectable_ratio
+    more = _known(record, comparison.more_sessions, *path, "more_sessions")
+    if comparison.more_sessions is None and not void:
+        more = line("over ", at(record, "derived", "timing", "max_sessions"), " in all")
+    return [
+        at(record, *path, "sessions"),
+        _known(record, effect, *path, "detectable_ratio"),
+        more,
+    ]
+
+
+def speedup(record: Record, path: Path) -> Cell:
     """Speed-up with its interval: its lower end comes from the upper end of the time ratio."""
     value, low, high = (
         at(record, *path, name) for name in ("time_ratio", "time_ratio_high", "time_ratio_low")
@@ -249,6 +262,10 @@ def _verdict_notes(record: Record, i: int) -> tuple[Cell, ...]:
             verdict = at(record, *path, "comparison", "verdict")
             why = at(record, *path, "comparison", "reason")
             notes.append(line(name, ": ", verdict, ": ", why))
+        if summary.comparison is not None and summary.comparison.widened_ratio:
+            by = at(record, *path, "comparison", "widened_ratio")
+            text = " on each side, as it warms up otherwise than the baseline."
+            notes.append(line(name, ": its interval is widened by ", by, text))
         if summary.variant == "as given":
             notes.append(
                 line(
@@ -267,54 +284,3 @@ def _verdict_notes(record: Record, i: int) -> tuple[Cell, ...]:
 def _needs_reason(summary: VariantSummary) -> bool:
     comparison = summary.comparison
     return comparison is not None and comparison.verdict in ("void", "not distinguishable")
-
-
-def _gate(record: Record, path: Path) -> tuple[Cell, Cell, Cell]:
-    state = at(record, *path, "state")
-    return at(record, *path, "name"), state, at(record, *path, "detail")
-
-
-def _variant_checks(
-    record: Record,
-    path: Path,
-    comparison: Comparison,
-    shared: Sequence[tuple[str, str, str]],
-) -> list[tuple[Cell, ...]]:
-    """The variant's own checks: one row for each that did not pass, one for all that did."""
-    name = at(record, *path, "variant")
-    rows: list[tuple[Cell, ...]] = []
-    passed: list[Cell] = []
-    for k, gate in enumerate(comparison.gates):
-        if (gate.name, gate.state, gate.detail) in shared:
-            continue
-        here = (*path, "comparison", "gates", k)
-        if gate.state == "passed":
-            passed.append(at(record, *here, "name"))
-        else:
-            rows.append((name, *_gate(record, here)))
-    if passed:
-        rows.append((name, joined(", ", passed), line("passed"), NONE))
-    return rows
-
-
-def _timed_in(record: Record, i: int, job: int) -> Cell:
-    """Whom a job's own checks concern: every variant, or those that it timed."""
-    if len(record.facts.cells[i].jobs) == 1:
-        return line("every variant")
-    path = ("facts", "cells", i, "jobs", job, "labels")
-    count = len(record.facts.cells[i].jobs[job].labels)
-    return joined(", ", [at(record, *path, n) for n in range(2, count)])
-
-
-def _job_note(record: Record, i: int, k: int) -> Cell:
-    path = ("facts", "cells", i, "jobs", k)
-    job = record.facts.cells[i].jobs[k]
-    labels = joined(", ", [at(record, *path, "labels", n) for n in range(len(job.labels))])
-    return line(
-        "Timed together: ", labels, ". ",
-        at(record, *path, "sessions"), " sessions of at least ",
-        at(record, *path, "minimum_rounds"), " rounds (seed ", at(record, *path, "seed"),
-        "); a block is ", at(record, *path, "lead_in"), " discarded and ",
-        at(record, *path, "iterations"), " timed calls; one call of the baseline took about ",
-        at(record, *path, "call_ns"), ". Stopped by: ", at(record, *path, "stopped"), ".",
-    )  # fmt: skip

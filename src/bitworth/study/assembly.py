@@ -46,13 +46,23 @@ def _not_run(cells: Sequence[CellRun], missing: str) -> tuple[NotRun, ...]:
     for cell in cells:
         for what, reason in cell.failures:
             told = cell.study.workspace.without_paths(reason)
-            lines.append(NotRun(what=f"{cell.config.engine}: {what}", reason=told))
+            lines.append(NotRun(what=f"{_name(cell)}: {what}", reason=told))
         for variant in cell.variants:
             if variant.state != "measured":
-                what = f"{cell.config.engine}: time of {variant.name}"
+                what = f"{_name(cell)}: time of {variant.name}"
                 lines.append(NotRun(what=what, reason=f"{variant.state}: {variant.reason}"))
-    lines.append(NotRun(what="throughput, cold caches, other input shapes", reason="not asked for"))
+    asked = {cell.config.mode for cell in cells}
+    unasked = [] if "throughput" in asked else ["throughput"]
+    unasked += ["cold caches", "other input shapes"]
+    lines.append(NotRun(what=", ".join(unasked), reason="not asked for"))
     return tuple(lines)
+
+
+def _name(cell: CellRun) -> str:
+    """The cell's engine, and what it times where that is not one sample after another."""
+    config = cell.config
+    parts = [config.engine, *([config.mode] if config.mode != "host" else [])]
+    return ", ".join(parts if config.batch is None else [*parts, f"batch {config.batch}"])
 
 
 def _revisit(cells: Sequence[CellRun]) -> tuple[str, ...]:

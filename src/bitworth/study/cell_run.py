@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bitworth.engines.base import EngineOptions
+from bitworth.engines.base import Arrays, EngineOptions
+from bitworth.engines.cpu import usable_cores
 from bitworth.measurement.device_lock import device_lock
 from bitworth.measurement.profile import MappedLayer, restored, site_times, stored_form
+from bitworth.measurement.tail import samples_needed
 from bitworth.measurement.timing import TimedPlan, TimingTarget
 from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe.rules import Preference, preference
 from bitworth.record.derive import BASELINE
 from bitworth.record.schema import CellFacts, LayerFact, TimingJob, VariantFacts
 from bitworth.record.store import canonical, sha256
-from bitworth.study.cell_stage import probe_engine, profile_plan
+from bitworth.study.cell_stage import decided_options, probe_engine, profile_plan
 from bitworth.study.config import CellConfig
 from bitworth.study.context import StudyContext, slug
+from bitworth.study.timed_input import batch_samples, timed_input
 from bitworth.study.timing_stage import (
     JobPlan,
     baseline_call_ns,
@@ -50,11 +52,14 @@ class CellRun:
     def prepare(self) -> None:
         """Probe the engine, build and profile the baseline, build and judge every variant."""
         info = probe_engine(self.study.workspace, self.config.engine)
-        options = EngineOptions(
-            threads=self.config.threads or usable_cores(), extra=dict(self.config.options)
-        )
+        batch = batch_samples(self.study.data.inputs, self.config.batch)
         self.engine = CellEngine(
-            self.config.engine, self.name, info, options, self._preference(info)
+            self.config.engine,
+            self.name,
+            info,
+            self._options(),
+            self._preference(info),
+            batch if len(batch) > 1 else (),
         )
         baseline = run_plain(self.study, self.engine, BASELINE, "fair", judged=True)
         self.variants.append(baseline)
@@ -73,6 +78,25 @@ class CellRun:
             else:
                 self.variants.append(run_variant(self.study, self.engine, variant, times))
 
+    def _options(self) -> EngineOptions:
+        """The cell's options; what throughput leaves to the engine is decided once for a study."""
+        config = self.config
+        options = EngineOptions(config.threads or usable_cores(), extra=dict(config.options))
+        if config.mode != "throughput":
+            return options
+        left = replace(options, threads=config.threads, streams=config.streams)
+        return decided_options(self.study.workspace, self.name, config.engine, left)
+
+    @property
+    def inputs(self) -> Arrays:
+        """What every timed call runs on."""
+        return timed_input(self.study.data.inputs, self.config.batch)
+
+    @property
+    def quantile(self) -> float | None:
+        """What is compared in the tail; None where medians are."""
+        return self.config.quantile if self.config.mode == "tail" else None
+
     def time(self, budget_s: float) -> None:
         """Time every variant that runs, together with the baseline."""
         timed = [v for v in self.variants if v.state == "measured"]
@@ -82,7 +106,7 @@ class CellRun:
         target = TimingTarget(
             engine=self.engine.engine,
             options=self.engine.options,
-            inputs=study.sample,
+            inputs=self.inputs,
             log=workspace.path("logs", f"{self.engine.engine}.log"),
         )
         plans = [self._timed_plan(v) for v in timed]
@@ -97,7 +121,10 @@ class CellRun:
                 self.failures.append(("timing", f"the baseline does not run: {failure}"))
                 return
             seed = study.config.timing.seed
-            jobs = split_jobs(self.name, plans[0], shared, others, call_ns, seed)
+            jobs = split_jobs(
+                self.name, plans[0], shared, others, call_ns, seed,
+                inner=self.engine.options.streams, quantile=self.quantile,
+            )  # fmt: skip
             total = sum(len(job.plans) - 2 for job in jobs)
             for job in jobs:
                 self.running = job
@@ -105,7 +132,10 @@ class CellRun:
                 # The cell's error rate is shared by all of its comparisons, as in the record.
                 alpha = study.rules.alpha * max(1, len(job.plans) - 2) / max(1, total)
                 rules = replace(study.rules, alpha=alpha)
-                done = run_job(workspace, target, job, rules, share, study.reporter)
+                done = run_job(
+                    workspace, target, job, rules, share, study.reporter,
+                    min_speedup=study.policy.min_speedup, quantile=self.quantile,
+                )  # fmt: skip
                 self.jobs.append(done)
                 self.running = None
 
@@ -126,6 +156,7 @@ class CellRun:
         told = {
             "threads": str(options.threads),
             "optimization": options.optimization,
+            **({"streams": str(options.streams)} if self.config.mode == "throughput" else {}),
             **dict(options.extra),
         }
         return CellFacts(
@@ -134,8 +165,11 @@ class CellRun:
             device=info["device"],
             formats={k: (v["state"], v["reason"]) for k, v in info["formats"].items()},
             details=info["details"],
-            shape={name: tuple(value.shape) for name, value in self.study.sample.items()},
-            mode="host",
+            shape={name: tuple(value.shape) for name, value in self.inputs.items()},
+            mode=self.config.mode,
+            streams=options.streams,
+            batch=self.config.batch,
+            quantile=self.quantile,
             threads=options.threads,
             options=told,
             options_sha256=sha256(canonical(told)),
@@ -176,7 +210,30 @@ class CellRun:
         win = self.study.subject.free_win
         hint = self.engine.info["formats"]["fp32"]["reason"] if self.engine else ""
         notes = [f"the baseline computes in fp32, {hint}"] if hint else []
-        return (*notes, *([win.text] if win is not None else []))
+        if win is not None:
+            notes.append(win.text)
+        return (*notes, *self._mode_notes())
+
+    def _mode_notes(self) -> list[str]:
+        """What a time means in this cell, where it is not that of one call on one sample."""
+        notes = []
+        if self.engine is not None and (streams := self.engine.options.streams) > 1:
+            notes.append(
+                f"{streams} inferences are kept in flight, and a time is that in which {streams} "
+                "of them ended"
+            )
+        if self.quantile is not None:
+            notes.append(
+                f"compared is the time that {self.quantile:.4g} of all calls keep within; each "
+                f"session takes at least {samples_needed(self.quantile)} calls of every variant"
+            )
+        if self.config.batch is not None and self.config.batch > 1:
+            notes.append(
+                f"one call takes {self.config.batch} held-out samples together: the time of one "
+                f"sample is that of a call divided by {self.config.batch}; its outputs are those "
+                "of the samples alone, which is checked for every variant"
+            )
+        return notes
 
     def _timed_plan(self, variant: VariantFacts) -> TimedPlan:
         assert self.engine is not None
@@ -202,7 +259,7 @@ class CellRun:
                 self.engine.engine,
                 self.engine.plan_path(self.study, BASELINE),
                 self.engine.options,
-                self.study.sample,
+                self.inputs,
                 self.study.subject,
             )
         except WorkerFailed as failure:
@@ -218,15 +275,24 @@ def _told(value: object) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def cell_names(cells: Sequence[CellConfig]) -> tuple[str, ...]:
     """A distinct name for each cell, for files."""
-    names = [slug(f"{c.engine}-{c.threads or usable_cores()}t") for c in cells]
+    names = [slug(f"{c.engine}-{_file_part(c)}") for c in cells]
     return tuple(
         name if names.count(name) == 1 else f"{name}-{names[:i].count(name)}"
         for i, name in enumerate(names)
     )
+
+
+def _file_part(cell: CellConfig) -> str:
+    """What tells a cell from others of its engine."""
+    parts = [f"{cell.threads or usable_cores()}t"]
+    if cell.mode == "throughput":
+        # Of what the engine decides nothing is known yet.
+        threads = f"{cell.threads}t" if cell.threads else "auto"
+        parts = [threads, "throughput", f"{cell.streams}s" if cell.streams else "auto"]
+    elif cell.mode == "tail":
+        parts += ["tail", f"q{cell.quantile:g}"]
+    if cell.batch is not None:
+        parts.append(f"b{cell.batch}")
+    return "-".join(parts)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bitworth.engines.base import Arrays, EngineOptions, LayerTime
 from bitworth.measurement.array_store import ArrayStore, is_stored, store_arrays
-from bitworth.measurement.plans import TIMEOUT_S, build_plan, load_plan, runner, unoptimized
+from bitworth.measurement.batch import batch_error
+from bitworth.measurement.plans import (
+    TIMEOUT_S,
+    build_plan,
+    decided,
+    load_plan,
+    runner,
+    unoptimized,
+)
 from bitworth.measurement.profile import MappedLayer, map_layers
 from bitworth.measurement.quality import MetricSpec, Quality, Score, evaluate
 from bitworth.measurement.workers import Worker, WorkerFailed
-from bitworth.record.schema import OptimizationCheck
+from bitworth.record.schema import BatchCheck, OptimizationCheck
 from bitworth.study.data_stage import StudyData
 from bitworth.study.progress import Reporter
-from bitworth.study.subject_stage import Subject
+from bitworth.study.subject_stage import Subject, model_path
 from bitworth.study.workspace import Workspace
 from bitworth.verdict import sig6, sig6_or_none
 
@@ -25,6 +33,8 @@ from bitworth.verdict import sig6, sig6_or_none
 CHECK_SAMPLES = 16
 #: An engine's optimization may double the error and add this much (DESIGN section 7).
 CHECK_SLACK = 0.01
+#: What a batch may differ by on a plan without any error: sums in another order are far below.
+BATCH_SLACK = 1e-3
 PROFILE_CALLS = 10
 
 
@@ -56,6 +66,7 @@ class PlanRequest:
         precision: base precision that the engine is told.
         options: the cell's options.
         plan: file of the plan.
+        batch: held-out samples that a timed call takes together; empty for one at a time.
     """
 
     engine: str
@@ -64,6 +75,7 @@ class PlanRequest:
     precision: str
     options: EngineOptions
     plan: Path
+    batch: tuple[int, ...] = ()
 
 
 def probe_engine(workspace: Workspace, engine: str) -> dict[str, Any]:
@@ -74,6 +86,25 @@ def probe_engine(workspace: Workspace, engine: str) -> dict[str, Any]:
     """
     with Worker(f"{engine}/probe", workspace.path("logs", f"{engine}.log")) as worker:
         return worker.ask("probe", timeout_s=TIMEOUT_S, engine=engine)[0]
+
+
+def decided_options(
+    workspace: Workspace, cell: str, engine: str, options: EngineOptions
+) -> EngineOptions:
+    """``options`` with threads and streams of 0 as the engine decides for the fair baseline.
+
+    Decided once for a study: a resumed one times what it began with.
+
+    Raises:
+        WorkerFailed: the engine refused the model, or does not start.
+    """
+    stored = workspace.load("streams", cell)
+    if stored is None:
+        with Worker(f"{engine}/decide", workspace.path("logs", f"{engine}.log")) as worker:
+            found = decided(worker, engine, model_path(workspace, "fair"), options)
+        stored = {"threads": found.threads, "streams": found.streams}
+        workspace.save(stored, "streams", cell)
+    return replace(options, **stored)
 
 
 def profile_plan(
@@ -111,8 +142,9 @@ def build_and_judge(
 
     All in one worker: whatever kills it is the result of this variant alone.
 
-    Returns what was built (size, hash, layers, build time, and the precision read back from the
-    loaded plan) and its quality; None for a plan that is not ``judged``.
+    Returns what was built (size, hash, layers, build time, the precision read back from the loaded
+    plan, and with a batch the error of its outputs) and its quality; None for a plan that is not
+    ``judged``.
 
     Raises:
         WorkerFailed: the engine refused, crashed or hung.
@@ -124,6 +156,9 @@ def build_and_judge(
         built = build_plan(worker, r.engine, r.model, r.label, r.precision, r.options, r.plan)
         loaded = load_plan(worker, r.engine, r.plan, r.precision, r.options)
         built["precision"] = loaded["precision"]
+        if r.batch:
+            samples = [judge.data.inputs[i] for i in r.batch]
+            built["batch_rel_l2"] = batch_error(runner(worker), samples)
         if not judged:
             return built, None
         title = f"{r.engine}: quality of {r.label}"
@@ -138,6 +173,23 @@ def build_and_judge(
                 head=CHECK_SAMPLES,
             )
     return built, quality
+
+
+def check_batch(error: float | None, samples: int, quality: Quality | None) -> BatchCheck:
+    """Compare a batch's error with the plan's own.
+
+    A plan may round a batch differently, by other kernels or another order of sums. It may not
+    add more to its error against the reference than that error and ``BATCH_SLACK``: so the batch
+    is within twice the error that was measured, as a plan is within twice its graph's.
+
+    Args:
+        error: of the batch against its samples alone.
+        samples: of the batch.
+        quality: of the plan; None where it was not judged.
+    """
+    own = quality.rel_l2 if quality is not None else None
+    limit = sig6((own or 0.0) + BATCH_SLACK)
+    return BatchCheck(n=samples, rel_l2=sig6_or_none(error), limit=limit)
 
 
 def compute_reference(

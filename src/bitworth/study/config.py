@@ -58,6 +58,10 @@ class CellConfig(Section):
     engine: EngineName
     threads: int = Field(default=0, ge=0, description="0: all cores of this process")
     options: dict[str, str] = Field(default_factory=dict)
+    mode: Literal["host", "throughput", "tail"] = "host"
+    streams: int = Field(default=0, ge=0, description="in flight at once; 0: the engine chooses")
+    batch: int | None = Field(default=None, ge=1, description="samples that one call takes")
+    quantile: float = Field(default=0.99, gt=0.5, lt=1, description="what the tail mode compares")
 
 
 class GroupConfig(Section):
@@ -111,6 +115,7 @@ class TimingConfig(Section):
     max_sessions: int = Field(default=60, ge=2)
     delta: float = Field(default=0.01, gt=0, lt=1)
     seed: int = Field(default=0, ge=0)
+    until_settled: bool = False
 
 
 class StudyConfig(Section):
@@ -152,6 +157,8 @@ def check(tree: dict[str, Any], path: Path) -> StudyConfig:
     groups = {g.name for g in config.group} | {"all"}
     for variant in config.variant:
         _check_variant(variant, groups, path)
+    for number, cell in enumerate(config.cell, start=1):
+        _check_cell(cell, f"{path}: cell {number} ({cell.engine})")
     for kind, names in (
         ("variant", [v.name for v in config.variant]),
         ("group", [g.name for g in config.group]),
@@ -175,6 +182,13 @@ def with_budget(config: StudyConfig, minutes: float, path: Path) -> StudyConfig:
     return check(tree, path)
 
 
+def with_until_settled(config: StudyConfig, path: Path) -> StudyConfig:
+    """``config`` that goes on until every comparison is settled."""
+    tree = config.model_dump()
+    tree["timing"]["until_settled"] = True
+    return check(tree, path)
+
+
 def subject_path(config: SubjectConfig, folder: Path) -> Path:
     """Where the subject's file lies.
 
@@ -189,6 +203,16 @@ def subject_path(config: SubjectConfig, folder: Path) -> Path:
             f"subject.package: '{config.package}' is not installed; pip install {config.package}"
         )
     return Path(spec.submodule_search_locations[0]) / config.onnx
+
+
+def _check_cell(cell: CellConfig, where: str) -> None:
+    """A key that the cell's mode does not read would be a measurement that was not asked for."""
+    for key, mode in (("streams", "throughput"), ("quantile", "tail")):
+        if getattr(cell, key) != CellConfig.model_fields[key].default and cell.mode != mode:
+            raise UserError(
+                f'{where}: {key} is for mode = "{mode}" alone, and its mode is "{cell.mode}"; '
+                f'set mode = "{mode}" or leave {key} out'
+            )
 
 
 def _check_variant(variant: VariantConfig, groups: set[str], path: Path) -> None:

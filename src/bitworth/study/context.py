@@ -67,6 +67,7 @@ def timing_rules(config: StudyConfig) -> TimingRules:
         precision=timing.precision,
         min_sessions=timing.min_sessions,
         max_sessions=timing.max_sessions,
+        until_settled=timing.until_settled,
     )
 
 

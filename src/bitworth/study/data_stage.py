@@ -54,6 +54,7 @@ def open_data(
     calibrated: bool,
     workspace: Workspace,
     reporter: Reporter,
+    at_least: int = 1,
 ) -> StudyData:
     """Read, check and hash both splits.
 
@@ -64,13 +65,15 @@ def open_data(
         calibrated: whether a variant needs calibration.
         workspace: where the held-out inputs are kept.
         reporter: progress.
+        at_least: random samples that are needed at least, such as for a batch.
 
     Raises:
         UserError: no data given, a sample that does not fit the model, or one that is in both
             splits.
     """
-    calibration = _dataset(config, folder, specs, "calibration") if calibrated else None
-    holdout = _dataset(config, folder, specs, "holdout")
+    random = max(RANDOM_SAMPLES, at_least)
+    calibration = _dataset(config, folder, specs, "calibration", random) if calibrated else None
+    holdout = _dataset(config, folder, specs, "holdout", random)
     split = workspace.load("data", "splits")
     stored = workspace.path("data", "holdout", "x").parent
     seen = _hash_all(calibration, "reading calibration data", reporter)
@@ -99,11 +102,13 @@ def open_data(
     return StudyData(calibration, ArrayStore(stored), tuple(split["targets"]), facts)
 
 
-def _dataset(config: DataConfig, folder: Path, specs: tuple[InputSpec, ...], which: str) -> Dataset:
+def _dataset(
+    config: DataConfig, folder: Path, specs: tuple[InputSpec, ...], which: str, random: int
+) -> Dataset:
     if config.random_inputs:
         # Calibration and held-out samples of different seeds: random data judges nothing anyway.
         seed = 2 * config.seed + (which == "holdout")
-        return random_inputs(specs, config.shapes, RANDOM_SAMPLES, seed)
+        return random_inputs(specs, config.shapes, random, seed)
     if config.source is not None:
         count = config.calibration_samples if which == "calibration" else config.holdout_samples
         if which == "calibration":

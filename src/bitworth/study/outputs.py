@@ -10,7 +10,7 @@ from bitworth.record.plot import speed_loss_svg
 from bitworth.record.render_html import render_html
 from bitworth.record.render_markdown import render_markdown
 from bitworth.record.schema import Record
-from bitworth.record.store import write_record
+from bitworth.record.store import replace_derived, write_record
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,20 @@ def write_outputs(record: Record, paths: OutputPaths) -> None:
         UserError: the disk is full or the folder cannot be written.
     """
     write_record(record, paths.record)
+    _write_rendered(record, paths)
+
+
+def write_rejudged(record: Record, path: Path) -> None:
+    """Store a record's new conclusions in its file, and render what lies beside it again.
+
+    Raises:
+        UserError: the disk is full or the folder cannot be written.
+    """
+    replace_derived(record.derived, path)
+    _write_rendered(record, output_paths(path.parent, path.stem))
+
+
+def _write_rendered(record: Record, paths: OutputPaths) -> None:
     write_atomic(paths.picture, speed_loss_svg(record).encode())
     write_atomic(paths.readme, render_markdown(record, paths.picture.name).encode())
     write_atomic(paths.report, render_html(record).encode())

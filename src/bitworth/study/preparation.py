@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bitworth.calibration import Calibration, cache, observe
+from bitworth.engines.cpu import usable_cores
 from bitworth.errors import UserError
 from bitworth.lowering.placement import observed_values
 from bitworth.measurement.metric_file import load_metric
@@ -14,7 +15,6 @@ from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe import FORMATS
 from bitworth.record.schema import DataFacts
 from bitworth.record.store import canonical, sha256
-from bitworth.study.cell_run import usable_cores
 from bitworth.study.cell_stage import Judge, compute_reference
 from bitworth.study.config import StudyConfig
 from bitworth.study.context import StudyContext, policy_of, timing_rules
@@ -22,6 +22,7 @@ from bitworth.study.data_stage import StudyData, open_data
 from bitworth.study.progress import Reporter
 from bitworth.study.request import StudyRequest
 from bitworth.study.subject_stage import Subject, prepare_subject
+from bitworth.study.timed_input import check_batches
 from bitworth.study.variants import group_sites
 from bitworth.study.workspace import Workspace
 from bitworth.subject.onnx_model import OnnxModel, load
@@ -57,7 +58,16 @@ def prepare_study(
             "give its float original, and this file as a candidate: bitworth compare"
         )
     _check_candidates(config, request.folder, original)
-    data = open_data(config.data, request.folder, original.inputs, calibrated, workspace, reporter)
+    data = open_data(
+        config.data,
+        request.folder,
+        original.inputs,
+        calibrated,
+        workspace,
+        reporter,
+        at_least=max(cell.batch or 1 for cell in config.cell),
+    )
+    check_batches(config.cell, data.inputs, original.inputs)
     try:
         subject = prepare_subject(config, original, data.inputs[0], workspace)
         if calibrated and not subject.sites:

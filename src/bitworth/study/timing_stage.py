@@ -1,4 +1,4 @@
-"""Timing jobs of one cell: sessions until they are precise enough, or the budget is spent."""
+"""Timing jobs of one cell: sessions until they say enough, or the budget is spent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from time import monotonic
 
+from bitworth.measurement.tail import tail_shape
 from bitworth.measurement.timing import (
     LONG_CALL_NS,
     BlockShape,
@@ -18,14 +19,15 @@ from bitworth.measurement.timing import (
 )
 from bitworth.record.schema import SessionFacts, TimingJob
 from bitworth.record.store import canonical, sha256
+from bitworth.record.timing_verdicts import job_blocks
 from bitworth.study.progress import Reporter
 from bitworth.study.workspace import Workspace
 from bitworth.verdict import (
     TimingRules,
-    blocks_from_samples,
+    goal_reached,
+    looks,
     rounds_in_session,
     session_schedule,
-    settled,
 )
 
 #: Labels of one job, the baseline and its copy included: more make a round too long.
@@ -47,6 +49,7 @@ class JobPlan:
         shape: calls of one block.
         minimum_rounds: rounds of a session at least.
         seed: of its schedules.
+        inner: inferences of one sample.
     """
 
     name: str
@@ -54,6 +57,7 @@ class JobPlan:
     shape: BlockShape
     minimum_rounds: int
     seed: int
+    inner: int = 1
 
 
 def split_jobs(
@@ -63,6 +67,9 @@ def split_jobs(
     variants: Sequence[TimedPlan],
     call_ns: float,
     seed: int,
+    *,
+    inner: int = 1,
+    quantile: float | None = None,
 ) -> tuple[JobPlan, ...]:
     """Divide a cell's variants into jobs, each with the baseline and its hidden copy.
 
@@ -73,6 +80,8 @@ def split_jobs(
         variants: the others.
         call_ns: time of one call of the baseline.
         seed: of the schedules.
+        inner: inferences of one sample.
+        quantile: what is compared in the tail; None where medians are.
     """
     long_call = call_ns > LONG_CALL_NS
     room = max(1, (MAX_LABELS_LONG_CALL if long_call else MAX_LABELS) - 2 - len(shared))
@@ -81,16 +90,23 @@ def split_jobs(
     size = -(-len(variants) // count) or 1
     parts = [variants[i : i + size] for i in range(0, len(variants), size)] or [()]
     again = replace(baseline, label=HIDDEN)
-    return tuple(
-        JobPlan(
-            name=f"{cell}-job{index}-{_key((baseline, *shared, *part))}",
-            plans=(baseline, again, *shared, *part),
-            shape=block_shape(call_ns),
-            minimum_rounds=4 if long_call else 10,
-            seed=seed + index,
+    jobs = []
+    for index, part in enumerate(parts):
+        plans = (baseline, again, *shared, *part)
+        shape, minimum_rounds = block_shape(call_ns), 4 if long_call else 10
+        if quantile is not None:
+            shape, minimum_rounds = tail_shape(call_ns, quantile, len(plans), minimum_rounds)
+        jobs.append(
+            JobPlan(
+                name=f"{cell}-job{index}-{_key(plans)}",
+                plans=plans,
+                shape=shape,
+                minimum_rounds=minimum_rounds,
+                seed=seed + index,
+                inner=inner,
+            )
         )
-        for index, part in enumerate(parts)
-    )
+    return tuple(jobs)
 
 
 def _key(plans: Sequence[TimedPlan]) -> str:
@@ -120,13 +136,28 @@ def run_job(
     rules: TimingRules,
     budget_s: float,
     reporter: Reporter,
+    *,
+    min_speedup: float | None = None,
+    quantile: float | None = None,
 ) -> TimingJob:
-    """Run sessions until every half-width is precise enough, or the budget or their number ends.
+    """Run sessions until ``rules`` have what they ask for, or the budget or their number ends.
 
     Finished sessions of an earlier run are used first. At least ``rules.min_sessions`` run,
     whatever the budget: fewer give no verdict.
+
+    Args:
+        workspace: finished sessions.
+        target: engine, options and inputs.
+        job: plans and schedule.
+        rules: constants, with the job's share of the cell's alpha.
+        budget_s: seconds, those of an earlier run counted.
+        reporter: progress.
+        min_speedup: the policy's; with ``rules.until_settled`` the speed-up of every variant has
+            to lie surely on one side of it.
+        quantile: what the tail mode compares; None for the median.
     """
     labels = tuple(p.label for p in job.plans)
+    goal = _Goal(job, rules, min_speedup, quantile)
     sessions = list(_finished(workspace, job.name))
     spent = sum(s.wall_ns for s in sessions) / 1e9
     title = f"{target.engine}: timing {len(labels) - 2} variants"
@@ -137,7 +168,7 @@ def run_job(
     patience = max(60.0, 100 * calls * job.shape.call_ns / 1e9)
     target = replace(target, timeout_s=patience)
     with reporter.stage(title, 1.0) as advance:
-        while not (stopped := _why_stop(sessions, labels, rules, spent, budget_s)):
+        while not (stopped := goal.why_stop(sessions, spent, budget_s)):
             index = len(sessions)
             start = monotonic()
             tick = _ticker(advance, spent, _expected_s(job, spent, index, budget_s, rules))
@@ -176,6 +207,7 @@ def as_job(job: JobPlan, sessions: Sequence[SessionFacts], stopped: str) -> Timi
         seed=job.seed,
         lead_in=job.shape.lead_in,
         iterations=job.shape.iterations,
+        inner=job.inner,
         call_ns=job.shape.call_ns,
         minimum_rounds=job.minimum_rounds,
         sessions=tuple(sessions),
@@ -195,24 +227,50 @@ def _finished(workspace: Workspace, name: str) -> Sequence[SessionFacts]:
     return found
 
 
-def _why_stop(
-    sessions: Sequence[SessionFacts],
-    labels: Sequence[str],
-    rules: TimingRules,
-    spent_s: float,
-    budget_s: float,
-) -> str:
-    if len(sessions) < rules.min_sessions:
-        return ""
-    blocks = [blocks_from_samples(s.order, s.samples_ns) for s in sessions]
-    if settled(blocks, labels, rules):
-        return f"every half-width is at most {rules.precision:.1%}"
-    if len(sessions) >= rules.max_sessions:
-        return f"{rules.max_sessions} sessions"
-    # A session that would end beyond the budget is not begun.
-    if spent_s + spent_s / len(sessions) > budget_s:
-        return f"the budget of {budget_s:.0f} s"
-    return ""
+@dataclass(frozen=True)
+class _Goal:
+    """What the sessions of a job have to reach."""
+
+    job: JobPlan
+    rules: TimingRules
+    min_speedup: float | None
+    quantile: float | None
+
+    def why_stop(self, sessions: Sequence[SessionFacts], spent_s: float, budget_s: float) -> str:
+        """Why no further session is begun; empty when one is."""
+        rules, n = self.rules, len(sessions)
+        if n < rules.min_sessions:
+            return ""
+        if self._is_reached(sessions):
+            if not self._looks_at_verdicts:
+                return f"every half-width is at most {rules.precision:.1%}"
+            return f"every comparison is settled {self._look(n)}"
+        limit = ""
+        if n >= rules.max_sessions:
+            limit = f"{rules.max_sessions} sessions"
+        # A session that would end beyond the budget is not begun.
+        elif spent_s + spent_s / n > budget_s:
+            limit = f"the budget of {budget_s:.0f} s"
+        if limit and self._looks_at_verdicts:
+            return f"{limit}, with comparisons open {self._look(n)}"
+        return limit
+
+    @property
+    def _looks_at_verdicts(self) -> bool:
+        # With the baseline and its copy alone there is none to look at.
+        return self.rules.until_settled and len(self.job.plans) > 2
+
+    def _is_reached(self, sessions: Sequence[SessionFacts]) -> bool:
+        if self._looks_at_verdicts and len(sessions) not in looks(self.rules):
+            return False
+        job = as_job(self.job, sessions, "")
+        blocks = job_blocks(job, self.quantile)  # as the record will judge them
+        return goal_reached(blocks, job.labels, self.rules, min_speedup=self.min_speedup)
+
+    def _look(self, n: int) -> str:
+        ladder = looks(self.rules)
+        past = sum(look <= n for look in ladder)
+        return f"at look {past} of {len(ladder)} (after {', '.join(map(str, ladder))} sessions)"
 
 
 def _expected_s(

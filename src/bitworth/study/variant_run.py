@@ -11,9 +11,14 @@ from bitworth.engines.base import EngineOptions
 from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe import Recipe
 from bitworth.recipe.rules import EMULATED, Preference
-from bitworth.record.schema import QualityFacts, VariantFacts
+from bitworth.record.schema import BatchCheck, QualityFacts, VariantFacts
 from bitworth.record.store import canonical, sha256
-from bitworth.study.cell_stage import PlanRequest, build_and_judge, check_optimization
+from bitworth.study.cell_stage import (
+    PlanRequest,
+    build_and_judge,
+    check_batch,
+    check_optimization,
+)
 from bitworth.study.config import VariantConfig
 from bitworth.study.context import StudyContext, file_key
 from bitworth.study.results import plan_facts, quality_facts
@@ -42,6 +47,7 @@ class CellEngine:
         info: what the probe found.
         options: the cell's options.
         preferred: what ``auto`` in a recipe resolves to.
+        batch: held-out samples that a timed call takes together; empty for one at a time.
     """
 
     engine: str
@@ -49,6 +55,7 @@ class CellEngine:
     info: dict[str, Any]
     options: EngineOptions
     preferred: Preference
+    batch: tuple[int, ...] = ()
 
     def plan_path(self, study: StudyContext, variant: str) -> Path:
         """Where a variant's plan is saved."""
@@ -200,6 +207,7 @@ def _quantized_facts(
         "version": engine.info["version"],
         "threads": engine.options.threads,
         "options": dict(engine.options.extra),
+        **({"streams": engine.options.streams} if engine.options.streams > 1 else {}),
     }
     return VariantFacts(
         name=name,
@@ -224,7 +232,9 @@ def _measured(
 ) -> VariantFacts:
     """Build, judge and check; a build or run that fails is the variant's result."""
     plan = engine.plan_path(study, facts.name)
-    request = PlanRequest(engine.engine, model, facts.name, precision, engine.options, plan)
+    request = PlanRequest(
+        engine.engine, model, facts.name, precision, engine.options, plan, engine.batch
+    )
     try:
         built, quality = build_and_judge(
             study.workspace, request, study.judge, study.reporter, judged
@@ -237,12 +247,29 @@ def _measured(
         check = check_optimization(
             study.workspace, model, key, engine.options.threads, quality, study.judge
         )
-    return _with(
+    facts = _with(
         facts,
         reason=built["note"],
         plan=plan_facts(built, built["precision"]),
         check=check,
         quality=quality and quality_facts(quality, study.metrics, "measured"),
+    )
+    if not engine.batch:
+        return facts
+    return _batch_checked(facts, check_batch(built["batch_rel_l2"], len(engine.batch), quality))
+
+
+def _batch_checked(facts: VariantFacts, found: BatchCheck) -> VariantFacts:
+    """The variant with its check; one that computes something else for a batch has failed."""
+    facts = _with(facts, batch_check=found)
+    if found.rel_l2 is not None and found.rel_l2 <= found.limit:
+        return facts
+    error = "unknown (not finite)" if found.rel_l2 is None else f"{found.rel_l2:.3g}"
+    return _with(
+        facts,
+        state="failed",
+        reason=f"a batch of {found.n} gives other outputs than its samples alone: relative L2 "
+        f"{error}, limit {found.limit:.3g}; the model or the engine mixes the samples",
     )
 
 

@@ -1,12 +1,14 @@
 """From numbers to a verdict and a decision: pure functions on numpy arrays.
 
-Nothing here reads, writes or keeps state. ``schedule`` says in which order to time, ``judge_cell``
-turns the sessions into verdicts, ``paired`` gives losses of quality their intervals, ``decide``
-applies a policy to both, and ``amdahl_ceiling`` says what could be reached at most.
+Nothing here reads, writes or keeps state. ``schedule`` says in which order to time, ``settled``
+when enough was timed, ``judge_cell`` turns the sessions into verdicts, ``paired`` gives losses of
+quality their intervals, ``decide`` applies a policy to both, and ``amdahl_ceiling`` says what
+could be reached at most.
 """
 
-from bitworth.verdict.blocks import SessionBlocks, blocks_from_samples
+from bitworth.verdict.blocks import SessionBlocks, blocks_from_samples, label_samples
 from bitworth.verdict.bounds import amdahl_ceiling, amdahl_total
+from bitworth.verdict.comparison import Comparison, RatioInterval, Verdict, classify, compare
 from bitworth.verdict.criteria import (
     QUALITY_GATE,
     Candidate,
@@ -16,24 +18,26 @@ from bitworth.verdict.criteria import (
     MetricLoss,
     Policy,
 )
-from bitworth.verdict.decide import (
-    CellVerdict,
-    Comparison,
-    RatioInterval,
-    Verdict,
-    classify,
-    compare,
-    judge_cell,
-    settled,
+from bitworth.verdict.decide import CellVerdict, judge_cell
+from bitworth.verdict.device_gates import (
+    CycleRatio,
+    balance_gate,
+    clock_estimates,
+    cycle_ratio,
+    frequency_gate,
+    throttled,
+    throttling_gate,
 )
 from bitworth.verdict.estimate import (
     Interval,
     detectable,
     session_estimate,
+    sessions_to_reach,
     sessions_to_settle,
     t_interval,
 )
 from bitworth.verdict.gates import Gate, GateState
+from bitworth.verdict.looks import level, looks
 from bitworth.verdict.paired import (
     PairedLoss,
     binary_loss,
@@ -51,6 +55,8 @@ from bitworth.verdict.schedule import (
     session_schedule,
     williams_square,
 )
+from bitworth.verdict.stopping import goal_reached, settled
+from bitworth.verdict.tails import QuantileInterval, quantile_interval
 
 __all__ = [
     "QUALITY_GATE",
@@ -60,6 +66,7 @@ __all__ = [
     "Comparison",
     "Criterion",
     "CriterionState",
+    "CycleRatio",
     "Decision",
     "DecisionKind",
     "Gate",
@@ -68,6 +75,7 @@ __all__ = [
     "MetricLoss",
     "PairedLoss",
     "Policy",
+    "QuantileInterval",
     "RatioInterval",
     "SessionBlocks",
     "SessionSchedule",
@@ -75,25 +83,37 @@ __all__ = [
     "Verdict",
     "amdahl_ceiling",
     "amdahl_total",
+    "balance_gate",
     "binary_loss",
     "blocks_from_samples",
     "classify",
+    "clock_estimates",
     "compare",
+    "cycle_ratio",
     "decide",
     "detectable",
+    "frequency_gate",
+    "goal_reached",
     "judge_cell",
+    "label_samples",
+    "level",
+    "looks",
     "mean_loss",
+    "quantile_interval",
     "ratio_loss",
     "resolvable_loss",
     "rounds_in_session",
     "session_estimate",
     "session_schedule",
+    "sessions_to_reach",
     "sessions_to_settle",
     "settled",
     "sig6",
     "sig6_or_none",
     "t_interval",
     "tango_interval",
+    "throttled",
+    "throttling_gate",
     "williams_square",
     "worst_cell",
 ]

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from bitworth.verdict.decide import Comparison
+from bitworth.verdict.comparison import Comparison
+from bitworth.verdict.estimate import sessions_to_reach
 from bitworth.verdict.rounding import number_text, sig6, sig6_or_none
+from bitworth.verdict.rules import TimingRules
 
 CriterionState = Literal["pass", "fail", "open"]
 
@@ -124,7 +126,12 @@ class CandidateCriteria:
 
 
 def evaluate(
-    candidate: Candidate, policy: Policy, *, has_quality_evidence: bool, has_task_metric: bool
+    candidate: Candidate,
+    policy: Policy,
+    rules: TimingRules,
+    *,
+    has_quality_evidence: bool,
+    has_task_metric: bool,
 ) -> CandidateCriteria:
     """Judge one candidate by every criterion of the policy.
 
@@ -133,7 +140,7 @@ def evaluate(
     metric ``task metric`` (unless ``max_rel_l2`` stands in for it), and with a metric that no
     limit applies to ``quality limit``, as speed alone is no reason to ship.
     """
-    criteria = [speed_criterion(candidate, policy.min_speedup)]
+    criteria = [speed_criterion(candidate, policy.min_speedup, rules)]
     if not has_quality_evidence:
         criteria.append(_missing("quality evidence", "no quality evidence: give held-out data"))
     else:
@@ -161,7 +168,7 @@ def evaluate(
     return CandidateCriteria(candidate.name, state, tuple(criteria))
 
 
-def speed_criterion(candidate: Candidate, limit: float) -> Criterion:
+def speed_criterion(candidate: Candidate, limit: float, rules: TimingRules) -> Criterion:
     """Judge the speed-up, 1 over the time ratio, by its interval.
 
     A variant that the engine does not run fails: there is nothing to ship. A void comparison is
@@ -199,8 +206,8 @@ def speed_criterion(candidate: Candidate, limit: float) -> Criterion:
     )
     if state == "open":
         # In logs, where the interval is symmetric.
-        text += _more(
-            "sessions", comparison.sessions, math.log(value / limit), math.log(high / low)
+        text += _more_sessions(
+            comparison, abs(math.log(value / limit)), math.log(high / low) / 2, rules
         )
     return Criterion(name, sig6(value), sig6(low), sig6(high), sig6(limit), state, text)
 
@@ -218,7 +225,7 @@ def _loss_criterion(metric: str, loss: MetricLoss | None, limit: float) -> Crite
         f"against at most {write(limit)}"
     )
     if state == "open":
-        text += _more("samples", loss.n, limit - loss.loss, loss.high - loss.low)
+        text += _more_samples(loss.n, limit - loss.loss, loss.high - loss.low)
     return Criterion(
         name, sig6(loss.loss), sig6(loss.low), sig6(loss.high), sig6(limit), state, text
     )
@@ -252,11 +259,27 @@ def _writer(limit: float, *ends: float) -> Callable[[float], str]:
     return (lambda value: f"{value:.6g}") if clash else number_text
 
 
-def _more(what: str, n: int, distance: float, width: float) -> str:
+def _more_sessions(
+    comparison: Comparison, distance: float, half_width: float, rules: TimingRules
+) -> str:
+    """Say how many more are needed until the interval keeps clear of the limit; unit: log ratio."""
+    widening = math.log1p(comparison.widened_ratio)
+    if distance <= widening:
+        within = "within the warm-up difference of" if widening else "at"
+        return f"; more sessions would not settle it, as the estimate lies {within} the limit"
+    spread, n = max(half_width - widening, 0.0), comparison.sessions
+    more = sessions_to_reach(spread, n, distance - widening, comparison.alpha, rules)
+    if more is None:
+        return f"; {rules.max_sessions} sessions would not settle it at this estimate and spread"
+    # None more can only be due to rounding: the interval crosses the limit.
+    return f"; about {max(1, more)} more sessions would settle it if the estimate stays"
+
+
+def _more_samples(n: int, distance: float, width: float) -> str:
     """Say how many more are needed until half of the width fits into the distance."""
     if distance == 0 or width <= 0:
-        return f"; more {what} would not settle it, as the estimate lies at the limit"
+        return "; more samples would not settle it, as the estimate lies at the limit"
     more = max(1, math.ceil(n * (width / 2 / distance) ** 2) - n)
     if more > 100 * n:
-        return f"; over {100 * n} more {what} would be needed"
-    return f"; about {more} more {what} would settle it if the estimate stays"
+        return f"; over {100 * n} more samples would be needed"
+    return f"; about {more} more samples would settle it if the estimate stays"

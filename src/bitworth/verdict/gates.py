@@ -2,7 +2,7 @@
 
 Each gate is a pure function. A gate that cannot see what it looks at says ``not_observable``; it
 never passes unseen. The A/A' and the warm-up gate work at ``TimingRules.gate_alpha``, so that each
-voids at most 1% of sound comparisons.
+troubles at most 1% of sound comparisons.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitworth.verdict.blocks import SessionBlocks
-from bitworth.verdict.estimate import round_location, t_interval
+from bitworth.verdict.estimate import Interval, round_location, t_interval
 from bitworth.verdict.rounding import number_text
 from bitworth.verdict.rules import TimingRules
 
@@ -112,28 +112,64 @@ def aa_gate(estimates: Sequence[float], rules: TimingRules) -> Gate:
     )
 
 
-def warmup_gate(
-    sessions: Sequence[SessionBlocks], variant: int, baseline: int, rules: TimingRules
-) -> Gate:
-    """Fail when the variant warms up within its blocks otherwise than the baseline does.
+@dataclass(frozen=True)
+class WarmUp:
+    """How otherwise a variant warms up within its blocks than the baseline does.
 
-    Per session the log of first over second half, variant less baseline, by Hodges-Lehmann over
-    rounds; fails when the mean over sessions is over ``rules.warmup_limit`` in size and its
-    interval at ``rules.gate_alpha`` excludes 0. Not observable with one sample a block.
+    Attributes:
+        change: log of first over second half of a block, variant less baseline, over the sessions;
+            None where it cannot be seen.
+        widening: log ratio by which this may have biased the medians of blocks; 0 unless the
+            change is real: over ``TimingRules.warmup_limit`` in size, its interval at
+            ``TimingRules.gate_alpha`` without 0. Then it is the far end of that interval.
+        unseen: why it cannot be seen.
     """
+
+    change: Interval | None
+    widening: float = 0.0
+    unseen: str = ""
+
+
+def warm_up(
+    sessions: Sequence[SessionBlocks], variant: int, baseline: int, rules: TimingRules
+) -> WarmUp:
+    """Measure the difference in warm-up, per session by Hodges-Lehmann over its rounds.
+
+    Not observable with one sample a block, and for a quantile, which is taken over all samples of
+    a session, the early ones of each block among them.
+    """
+    if any(blocks.quantile is not None for blocks in sessions):
+        return WarmUp(None, unseen="a quantile is taken over all samples, the early ones too")
     changes = [_warmup(blocks, variant, baseline) for blocks in sessions]
     usable = [change for change in changes if math.isfinite(change)]
     if len(usable) < 2:
-        return Gate("warmup", "not_observable", "too few blocks with two halves")
+        return WarmUp(None, unseen="too few blocks with two halves")
     interval = t_interval(usable, rules.gate_alpha)
     excludes_zero = interval.low > 0 or interval.high < 0
     over = abs(interval.estimate) > math.log1p(rules.warmup_limit)
-    return Gate(
-        "warmup",
-        "failed" if over and excludes_zero else "passed",
+    far = max(abs(interval.low), abs(interval.high))
+    return WarmUp(interval, far if over and excludes_zero else 0.0)
+
+
+def warmup_gate(found: WarmUp, kept: bool) -> Gate:
+    """Warn of a difference in warm-up, or fail where it could turn the verdict.
+
+    ``kept`` says whether the interval, widened by ``found.widening`` on both sides, is classified
+    as without it. A wide interval of a large effect is worth more than no answer.
+    """
+    if found.change is None:
+        return Gate("warmup", "not_observable", found.unseen)
+    interval = found.change
+    text = (
         f"first over second half of a block differs from the baseline's by "
-        f"{percent(interval.estimate)} ({percent(interval.low)} to {percent(interval.high)})",
+        f"{percent(interval.estimate)} ({percent(interval.low)} to {percent(interval.high)})"
     )
+    if not found.widening:
+        return Gate("warmup", "passed", text)
+    width = f"widened by ±{percent(found.widening).lstrip('+')}"
+    if kept:
+        return Gate("warmup", "warning", f"{text}: the interval is {width}, its verdict the same")
+    return Gate("warmup", "failed", f"{text}: the interval {width} would have another verdict")
 
 
 def _warmup(blocks: SessionBlocks, variant: int, baseline: int) -> float:

@@ -17,6 +17,7 @@ from bitworth.verdict.criteria import (
     evaluate,
 )
 from bitworth.verdict.rounding import number_text
+from bitworth.verdict.rules import TimingRules
 
 __all__ = [
     "Candidate",
@@ -59,6 +60,7 @@ def decide(
     candidates: Sequence[Candidate],
     policy: Policy,
     *,
+    rules: TimingRules,
     has_quality_evidence: bool,
     has_task_metric: bool,
 ) -> Decision:
@@ -74,6 +76,7 @@ def decide(
     Args:
         candidates: the variants of the cell, without the baseline; names all different.
         policy: what must be reached.
+        rules: those that the comparisons follow; they say how many more sessions would settle one.
         has_quality_evidence: False when the inputs were random.
         has_task_metric: whether the study has a task metric.
 
@@ -85,6 +88,7 @@ def decide(
         evaluate(
             candidate,
             policy,
+            rules,
             has_quality_evidence=has_quality_evidence,
             has_task_metric=has_task_metric,
         )

@@ -17,8 +17,9 @@ class TimingRules:
             differ by as much through memory placement alone.
         delta: an interval that lies wholly within this of no change is called equivalent.
         alpha: error rate of a cell, shared by its comparisons. Under 0.05, as stopping on
-            precision costs coverage: with 0.035 the interval keeps 94.8% at the worst spread.
-        precision: sessions are added until every half-width is at most this.
+            precision costs coverage: with 0.035 the interval keeps 94.5% at the worst spread.
+        precision: sessions are added until every half-width is at most this, unless
+            ``until_settled``.
         min_sessions: fewer sessions give no verdict.
         max_sessions: a study stops here whatever its precision.
         warmup_limit: largest difference between variant and baseline of the log of first over
@@ -28,6 +29,8 @@ class TimingRules:
         power: probability with which the detectable effect is detected.
         gate_alpha: error rate of the A/A' and of the warm-up gate, each. A gate may void at most
             2% of sound cells; at ``alpha`` the A/A' gate would void up to 3.5%.
+        until_settled: sessions are added until every verdict is settled instead of until every
+            half-width is small, with looks and levels as ``looks`` gives them.
     """
 
     eps: float = 0.005
@@ -41,6 +44,7 @@ class TimingRules:
     autocorrelation_limit: float = 0.6
     power: float = 0.80
     gate_alpha: float = 0.01
+    until_settled: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):

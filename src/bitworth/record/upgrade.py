@@ -1,0 +1,45 @@
+"""Older records in today's schema; facts are kept as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bitworth.verdict import sig6
+
+Tree = dict[str, Any]
+
+
+def upgrade(tree: Tree) -> Tree:
+    """A record of any earlier schema version as one of today's; others are returned unchanged."""
+    while (step := _STEPS.get(tree.get("schema_version"))) is not None:
+        tree = step(tree)
+    return tree
+
+
+def _from_1(tree: Tree) -> Tree:
+    """Version 2 says with which constants the verdicts were derived: those of the facts.
+
+    A comparison says which error rate its interval has, and by how much it was widened: a cell's
+    rate was shared evenly, and nothing was widened.
+    """
+    facts, timing = tree["facts"], tree["facts"]["timing"]
+    cells = []
+    for cell, old in zip(facts["cells"], tree["derived"]["cells"], strict=True):
+        total = sum(len(job["labels"]) - 2 for job in cell["jobs"])
+        more = {"alpha": sig6(timing["alpha"] / max(1, total)), "widened_ratio": 0.0}
+        verdicts = [
+            {**verdict, "comparisons": [{**c, **more} for c in verdict["comparisons"]]}
+            for verdict in old["verdicts"]
+        ]
+        variants = [
+            {**v, **{name: {**v[name], **more} for name in _COMPARISONS if v[name] is not None}}
+            for v in old["variants"]
+        ]
+        cells.append({**old, "verdicts": verdicts, "variants": variants})
+    derived = {**tree["derived"], "timing": timing, "cells": cells}
+    return {**tree, "schema_version": 2, "derived": derived}
+
+
+_COMPARISONS = ("comparison", "against_best")
+_STEPS: dict[object, Callable[[Tree], Tree]] = {1: _from_1}
