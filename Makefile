@@ -1,11 +1,14 @@
 # make study   answers the example's question: sets everything up and runs it
 # make test    sets everything up and passes the tests
+# make bench-timing MINUTES=60   proves the timing verdict on this machine; goes on where it stopped
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: study test lint clean
+MINUTES ?= 60
+
+.PHONY: study test bench-timing lint clean
 
 study: $(VENV)/example.stamp
 	$(BIN)/bitworth study examples/ocr/study.toml
@@ -13,11 +16,14 @@ study: $(VENV)/example.stamp
 test: $(VENV)/dev.stamp lint
 	$(BIN)/pytest -n 2 --dist worksteal
 
+bench-timing: $(VENV)/example.stamp
+	$(BIN)/python -m benchmarks.timing --minutes $(MINUTES)
+
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --explicit-package-bases examples
+	$(BIN)/mypy --explicit-package-bases examples benchmarks
 	$(BIN)/lint-imports
 
 $(VENV)/bin/python:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from benchmarks.timing.bank import Bank, BankSession
 from benchmarks.timing.cost import (
     Choice,
@@ -17,7 +18,6 @@ from benchmarks.timing.cost import (
 )
 from benchmarks.timing.designs import TRIAL_SESSIONS, TRUTH_UNITS, all_designs
 from benchmarks.timing.trials import identical_trials, tally, truth_trials
-
 from bitworth.errors import UserError
 from bitworth.verdict import TimingRules, session_schedule, t_interval
 

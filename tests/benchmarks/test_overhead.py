@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from benchmarks.timing.models import prepare
 from benchmarks.timing.overhead import between_blocks, first_sample, sample_overhead
-
 from bitworth.measurement.timing import BLOCK_NS, LEAD_IN_NS, MAX_SAMPLES
 
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.timing.sequential import one_after_the_other, pooled, welch
 from scipy import stats
+
+from benchmarks.timing.sequential import one_after_the_other, pooled, welch
 
 
 def test_welch_is_the_test_of_that_name() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from benchmarks.timing.synthetic import (
     InjectedTruth,
     SequentialCounts,
@@ -25,7 +26,6 @@ from benchmarks.timing.synthetic_machine import (
 )
 from benchmarks.timing.synthetic_power import CurvePoint, detected_ratio, power
 from benchmarks.timing.synthetic_stopping import play_until_settled, stopping
-
 from bitworth.engines.mock_clock import ClockScript, Fault
 from bitworth.verdict import (
     TimingRules,

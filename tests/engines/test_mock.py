@@ -155,3 +155,8 @@ def test_the_registry_finds_every_engine(name: str) -> None:
 def test_the_registry_does_not_know_others() -> None:
     with pytest.raises(KeyError):
         engine_named("tensorrt")
+
+
+def test_a_sample_of_several_calls_is_their_sum(small: Path, tmp_path: Path) -> None:
+    script = ClockScript(base_ns=1e4, sigma=0.0)
+    assert loaded(small, tmp_path, script).time_block(3, inner=30) == [300_000] * 3

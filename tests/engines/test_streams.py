@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bitworth.engines.base import Engine, EngineOptions, LoweredModel
 from bitworth.engines.registry import engine_named
-from bitworth.engines.streams import Together, samples_between
+from bitworth.engines.streams import StreamRunner, Together, samples_between
 
 Arrays = dict[str, NDArray[np.float32]]
 ENGINES = ("onnxruntime", "openvino")
@@ -150,3 +150,33 @@ def test_a_call_that_fails_in_flight_is_raised(name: str, write: Any, tmp_path: 
     runner.streams[1].bind({"x": np.ones(3, np.float32), "z": np.ones(2, np.float32)})
     with pytest.raises(Exception, match=r"(?i)add|shape|dimension|broadcast"):
         runner.time_block(50)
+
+
+class Counted:
+    """A stream whose runs are counted."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def bind(self, inputs: Arrays) -> None:
+        del inputs
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def run(self) -> None:
+        self.runs += 1
+
+    run_among = run
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return {}
+
+
+def test_short_calls_are_timed_several_at_once() -> None:
+    stream = Counted()
+    runner = StreamRunner([stream])
+    assert len(runner.time_block(5, inner=4)) == 5
+    assert stream.runs == 20
+    with pytest.raises(ValueError, match="several streams"):
+        StreamRunner([Counted(), Counted()]).time_block(2, inner=2)

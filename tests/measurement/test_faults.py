@@ -177,7 +177,7 @@ class Scripted1ms:
     def outputs(self) -> dict[str, NDArray[np.generic]]:
         return {}
 
-    def time_block(self, iterations: int) -> list[int]:
+    def time_block(self, iterations: int, inner: int = 1) -> list[int]:
         samples = []
         for _ in range(iterations):
             self.run()
@@ -228,7 +228,7 @@ def test_a_clock_that_goes_backwards_once(
 
 def test_a_clock_that_goes_backwards_while_the_call_is_measured(fake_engine: Any) -> None:
     class Backwards(Scripted1ms):
-        def time_block(self, iterations: int) -> list[int]:
+        def time_block(self, iterations: int, inner: int = 1) -> list[int]:
             return [-value for value in super().time_block(iterations)]
 
     target, plans = fake_engine({"baseline": lambda: Backwards({}, 0)})

@@ -220,12 +220,22 @@ def test_block_shapes(call_ns: float) -> None:
         assert (shape.lead_in, shape.iterations) == (1, 1)
     else:
         assert 2 <= shape.iterations <= MAX_SAMPLES == 64
-        # About the wanted time of samples unless the call is too short or too long for that.
-        block = shape.iterations * call_ns
-        assert shape.iterations in (2, 64) or 0.75 <= block / BLOCK_NS <= 1.25
+        # Reading the clock is under a thousandth of a sample, however short the call.
+        assert shape.inner * call_ns >= 300_000
+        assert shape.inner == 1 or (shape.inner - 1) * call_ns < 300_000
+        # About the wanted time of samples unless the call is too long for that.
+        block = shape.iterations * shape.inner * call_ns
+        assert shape.iterations == 2 or 0.75 <= block / BLOCK_NS <= 1.25
+    alone = block_shape(call_ns, singly=True)
+    assert alone.inner == 1
+    assert alone.iterations <= MAX_SAMPLES
 
 
 def test_block_shapes_at_the_ends() -> None:
     assert block_shape(0).iterations == MAX_SAMPLES
+    assert block_shape(300_000).inner == 1
+    assert block_shape(299_999).inner == 2
     assert block_shape(LONG_CALL_NS) == BlockShape(1, 2, LONG_CALL_NS)
+    # A GPU's clocks are renewed too rarely for a short lead-in.
+    assert block_shape(1e6, gpu=True) == BlockShape(150, 20, 1_000_000)
     assert block_shape(LONG_CALL_NS + 1) == BlockShape(1, 1, LONG_CALL_NS + 1)

@@ -102,3 +102,23 @@ def test_older_records_have_no_such_section(record: Record) -> None:
     old = record.model_copy(update={"derived": record.derived.model_copy(update={"cells": cells})})
     table = latency_table(old, 0)
     assert (table.rows, table.notes) == ((), ())
+
+
+def test_several_calls_of_one_sample_have_a_median_and_no_tail(
+    make_record: Callable[..., Record],
+) -> None:
+    record = make_record(samples=40, engines=("onnxruntime",))
+    cell = record.facts.cells[0]
+    jobs = tuple(job.model_copy(update={"inner": 5}) for job in cell.jobs)
+    changed = with_cell(record, cell.model_copy(update={"jobs": jobs}))
+    once = {row.variant: row.p50 for row in record.derived.cells[0].latency}
+    for row in changed.derived.cells[0].latency:
+        p50 = once[row.variant]
+        assert p50 is not None
+        assert row.p50 is not None
+        assert row.p50.value_ns == pytest.approx(p50.value_ns / 5, rel=1e-4)
+        assert row.tail is None
+    # Ratios are the same: both sides have as many calls.
+    assert [v.comparison for v in changed.derived.cells[0].variants] == [
+        v.comparison for v in record.derived.cells[0].variants
+    ]

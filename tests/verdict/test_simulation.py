@@ -11,6 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
+
 from benchmarks.timing.sequential import pooled, welch
 from benchmarks.timing.synthetic import judged, trial_scripts
 from benchmarks.timing.synthetic_machine import (
@@ -23,8 +25,6 @@ from benchmarks.timing.synthetic_machine import (
     variant_names,
 )
 from benchmarks.timing.synthetic_power import power
-from scipy import stats
-
 from bitworth.engines.mock_clock import ClockScript
 from bitworth.verdict import SessionSchedule, TimingRules, judge_cell, settled, t_interval
 

@@ -118,9 +118,9 @@ class Runner(Protocol):
     def outputs(self) -> dict[str, NDArray[np.generic]]:
         """Outputs of the last run by name, copied to the host."""
 
-    def time_block(self, iterations: int) -> list[int]:
-        """Take ``iterations`` samples in ns: the wall time of one run, or with several streams
-        that in which as many runs were completed; see ``EngineOptions.streams``.
+    def time_block(self, iterations: int, inner: int = 1) -> list[int]:
+        """Take ``iterations`` samples in ns: the wall time of ``inner`` runs, or with several
+        streams that in which as many runs were completed; see ``EngineOptions.streams``.
         """
 
     def profile(self, calls: int) -> Sequence[LayerTime]:

@@ -82,12 +82,13 @@ class MockRunner:
             return {k: np.full_like(v, np.nan) for k, v in self._outputs.items()}
         return dict(self._outputs)
 
-    def time_block(self, iterations: int) -> list[int]:
-        """Scripted times."""
+    def time_block(self, iterations: int, inner: int = 1) -> list[int]:
+        """Scripted times, each the sum of ``inner`` draws."""
         self._maybe_fail()
         self._maybe_overwrite()
         self._clock.begin_block()
-        samples = self._clock.draw(iterations)
+        draws = self._clock.draw(iterations * inner)
+        samples = [sum(draws[i : i + inner]) for i in range(0, len(draws), inner)]
         return [-s for s in samples] if self._fault == "backwards" else samples
 
     def profile(self, calls: int) -> Sequence[LayerTime]:

@@ -67,15 +67,28 @@ class StreamRunner(Generic[S]):
         """Outputs of the first stream's last run, by name, copied."""
         return self.streams[0].outputs()
 
-    def time_block(self, iterations: int) -> list[int]:
-        """``iterations`` samples in ns, of one run each or of as many as there are streams."""
+    def time_block(self, iterations: int, inner: int = 1) -> list[int]:
+        """``iterations`` samples in ns, of ``inner`` runs each or of as many as there are streams.
+
+        Raises ValueError for ``inner`` over 1 with several streams.
+        """
         if self._together is not None:
+            if inner != 1:
+                raise ValueError("a sample of several streams has one run of each")
             return self._together.time_block(iterations)
         run = self.streams[0].run
         samples = []
+        if inner == 1:
+            for _ in range(iterations):
+                start = perf_counter_ns()
+                run()
+                samples.append(perf_counter_ns() - start)
+            return samples
+        runs = range(inner)
         for _ in range(iterations):
             start = perf_counter_ns()
-            run()
+            for _ in runs:
+                run()
             samples.append(perf_counter_ns() - start)
         return samples
 

@@ -32,7 +32,7 @@ def tail_shape(
         minimum_rounds: rounds that a session has in any case.
     """
     needed = samples_needed(quantile)
-    shape = block_shape(call_ns)
+    shape = block_shape(call_ns, singly=True)
     each = math.ceil(needed / rounds_in_session(labels, minimum_rounds))
     iterations = min(max(shape.iterations, each), MAX_SAMPLES)
     return replace(shape, iterations=iterations), max(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -29,9 +30,15 @@ BLOCK_NS = 20_000_000
 #: Calls of the same variant that are thrown away before a block, in time: a process that continues
 #: runs slower for about 16 ms, until its threads lie on CPUs of their own.
 LEAD_IN_NS = 20_000_000
+#: The same on a GPU, whose clocks NVML renews every 100 ms: what is read at the end of a block is
+#: then that block's own.
+GPU_LEAD_IN_NS = 150_000_000
 #: Above this a call is a block of its own.
 LONG_CALL_NS = 100_000_000
 MAX_SAMPLES = 64
+#: Calls shorter than this are timed several at once: reading the clock costs a quarter of a
+#: microsecond, and is to be under a thousandth of a sample.
+SHORTEST_SAMPLE_NS = 300_000
 WARM_UP_CALLS = 3
 
 
@@ -77,12 +84,14 @@ class BlockShape:
     Attributes:
         lead_in: discarded calls before the samples.
         iterations: samples.
-        call_ns: median time of one call of the baseline, from which both were chosen.
+        call_ns: median time of one call of the baseline, from which all were chosen.
+        inner: calls of one sample.
     """
 
     lead_in: int
     iterations: int
     call_ns: int
+    inner: int = 1
 
 
 @dataclass(frozen=True)
@@ -117,13 +126,21 @@ class SessionSamples:
     not_observable: Mapping[str, str] = field(default_factory=dict)
 
 
-def block_shape(call_ns: float) -> BlockShape:
-    """Lead-in and samples for a call of ``call_ns``."""
+def block_shape(call_ns: float, *, gpu: bool = False, singly: bool = False) -> BlockShape:
+    """Lead-in and samples for a call of ``call_ns``.
+
+    Args:
+        call_ns: its time.
+        gpu: it runs on one.
+        singly: every call is a sample of its own, however short, as a quantile needs it.
+    """
     if call_ns > LONG_CALL_NS:
         return BlockShape(1, 1, round(call_ns))
     call = max(call_ns, 1.0)
-    iterations = min(max(round(BLOCK_NS / call), 2), MAX_SAMPLES)
-    return BlockShape(max(1, round(LEAD_IN_NS / call)), iterations, round(call_ns))
+    inner = 1 if singly else max(1, math.ceil(SHORTEST_SAMPLE_NS / call))
+    iterations = min(max(round(BLOCK_NS / (call * inner)), 2), MAX_SAMPLES)
+    lead_in_ns = GPU_LEAD_IN_NS if gpu else LEAD_IN_NS
+    return BlockShape(max(1, round(lead_in_ns / call)), iterations, round(call_ns), inner)
 
 
 def measure_call_ns(target: TimingTarget, plan: TimedPlan) -> float:
@@ -213,7 +230,9 @@ def run_session(
                     end_block = clock.begin(workers[index].pid)
                     try:
                         workers[index].resume()
-                        samples = _block(workers[index], target, shape.lead_in, shape.iterations)
+                        samples = _block(
+                            workers[index], target, shape.lead_in, shape.iterations, shape.inner
+                        )
                         block = end_block()
                     except WorkerFailed as failure:
                         failures[index] = f"round {done}: {failure}"
@@ -290,6 +309,10 @@ def _load(worker: TimingWorker, target: TimingTarget, plan: TimedPlan) -> dict[s
     return loaded
 
 
-def _block(worker: TimingWorker, target: TimingTarget, lead_in: int, count: int) -> tuple[int, ...]:
-    header, _ = worker.ask("block", timeout_s=target.timeout_s, lead_in=lead_in, iterations=count)
+def _block(
+    worker: TimingWorker, target: TimingTarget, lead_in: int, count: int, inner: int = 1
+) -> tuple[int, ...]:
+    header, _ = worker.ask(
+        "block", timeout_s=target.timeout_s, lead_in=lead_in, iterations=count, inner=inner
+    )
     return tuple(header["samples"])

@@ -155,9 +155,9 @@ class Session:
             "precision": self._runner.precision(),
         }
 
-    def _block(self, lead_in: int, iterations: int) -> dict[str, Any]:
+    def _block(self, lead_in: int, iterations: int, inner: int = 1) -> dict[str, Any]:
         thrown_away = self._ready.time_block(lead_in) if lead_in else []
-        samples = self._ready.time_block(iterations)
+        samples = self._ready.time_block(iterations, inner)
         # The samples go back as they are; what is thrown away nobody else would see.
         if thrown_away and min(thrown_away) < 0:
             raise InvalidRun("the clock went backwards in the lead-in of a block")

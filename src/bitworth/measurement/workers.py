@@ -69,9 +69,16 @@ class Worker:
         name: distinguishes processes of one plan (``session/slot``).
         log: file that takes what the engine prints; created.
         preload: engine to import at once, while other workers start; empty for none.
+        module: what the process runs, with the arguments of ``bitworth.measurement.worker``.
     """
 
-    def __init__(self, name: str, log: Path, preload: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        preload: str = "",
+        module: str = "bitworth.measurement.worker",
+    ) -> None:
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -79,7 +86,7 @@ class Worker:
                     sys.executable,
                     "-P",  # a user's onnx.py in the current folder is not the library
                     "-m",
-                    "bitworth.measurement.worker",
+                    module,
                     str(theirs.fileno()),
                     str(os.getpid()),
                     preload,

@@ -215,10 +215,10 @@ def _scaled(value: float, units: Sequence[str]) -> str:
 
 
 _FORMS: tuple[tuple[re.Pattern[str], Form], ...] = (
-    (re.compile(r"/time_ratio(_low|_high)?$"), _speedup),
+    (re.compile(r"/(time|cycle)_ratio(_low|_high)?$"), _speedup),
     (re.compile(r"/(half_width|widened)_ratio$"), _half_width),
     (re.compile(r"/detectable_ratio$"), _detectable),
-    (re.compile(r"/(plan_bytes_ratio|error_over_floor|ceiling_speedup)$"), _times),
+    (re.compile(r"/(plan_bytes_ratio|error_over_floor|ceiling_speedup|clock_ratio)$"), _times),
     (re.compile(r"/(min_speedup|max_error_over_floor)$"), _four_digits),
     (re.compile(r"/(share_\w+|profile_coverage|steal_ratio\w*|others_ratio\w*)$"), _percent),
     (re.compile(r"/timing/(eps|delta|precision|warmup_limit|drop_limit|power)$"), _percent),

@@ -61,11 +61,13 @@ def _latency(
     items = cell.batch or 1
     if cell.mode == "throughput":
         return Latency(variant=label, p50=None, tail=None, throughput=rate(items, sessions))
-    times = [samples for _, samples in sessions]
+    times = [samples / inner for inner, samples in sessions]
+    singly = all(inner == 1 for inner, _ in sessions)
     return Latency(
         variant=label,
         p50=quantile_interval(times, 0.5, 1 - QUALITY_LEVEL),
-        tail=_tail(times, cell.quantile or TAIL_QUANTILE),
+        # The mean of several calls hides the slow one among them.
+        tail=_tail(times, cell.quantile or TAIL_QUANTILE) if singly else None,
         throughput=None,
     )
 

@@ -14,6 +14,7 @@ from bitworth.record.tables import (
     verdict_table,
 )
 from bitworth.record.tables_checks import check_table
+from bitworth.record.tables_clocks import cycle_table
 from bitworth.record.tables_facts import (
     data_table,
     engine_table,
@@ -72,7 +73,8 @@ def sections(record: Record) -> tuple[Section, ...]:
     decisions = tuple(line(cell, ": ", text) for cell, text in decision_lines(record))
     return (
         Section("Verdicts", decisions if several else (), _by_cell(record, verdict_table)),
-        *_absolute(record),
+        *_where_any("Absolute times", _by_cell(record, latency_table)),
+        *_where_any("Clocks that differ", _by_cell(record, cycle_table)),
         Section("What a verdict means", _meanings(record)),
         Section(
             "How it was measured",
@@ -90,10 +92,9 @@ def sections(record: Record) -> tuple[Section, ...]:
     )
 
 
-def _absolute(record: Record) -> tuple[Section, ...]:
-    """Times in seconds, where the record has them: older ones do not."""
-    tables = _by_cell(record, latency_table)
-    return (Section("Absolute times", (), tables),) if tables else ()
+def _where_any(title: str, tables: tuple[Table, ...]) -> tuple[Section, ...]:
+    """A section of what not every record has."""
+    return (Section(title, (), tables),) if tables else ()
 
 
 def _by_cell(

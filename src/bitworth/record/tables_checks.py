@@ -89,7 +89,9 @@ def _sample_note(record: Record, i: int, k: int) -> list[str | Cell]:
     if record.facts.cells[i].jobs[k].inner == 1:
         return [" timed calls; one call of the baseline took about "]
     inner = at(record, "facts", "cells", i, "jobs", k, "inner")
-    return [" times, each of ", inner, " calls in flight; the baseline's is about "]
+    if record.facts.cells[i].streams > 1:
+        return [" times, each of ", inner, " calls in flight; the baseline's is about "]
+    return [" times, each of ", inner, " calls; one call of the baseline took about "]
 
 
 def _looks_note(record: Record, i: int) -> list[str | Cell]:

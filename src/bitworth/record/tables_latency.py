@@ -66,8 +66,9 @@ def _notes(record: Record, i: int) -> tuple[Cell, ...]:
     if facts.mode != "throughput" and any(row.tail is None for row in found):
         notes.append(
             line(
-                "No tail is given where a session has too few calls for one to lie beyond it; "
-                "the tail mode takes enough of them."
+                "No tail is given where a session has too few calls for one to lie beyond it, or "
+                "where calls are so short that several are timed at once; the tail mode takes "
+                "enough of them, one by one."
             )
         )
     return tuple(notes)

@@ -123,7 +123,7 @@ class CellRun:
             seed = study.config.timing.seed
             jobs = split_jobs(
                 self.name, plans[0], shared, others, call_ns, seed,
-                inner=self.engine.options.streams, quantile=self.quantile,
+                streams=self.engine.options.streams, quantile=self.quantile,
             )  # fmt: skip
             total = sum(len(job.plans) - 2 for job in jobs)
             for job in jobs:

@@ -49,7 +49,7 @@ class JobPlan:
         shape: calls of one block.
         minimum_rounds: rounds of a session at least.
         seed: of its schedules.
-        inner: inferences of one sample.
+        streams: inferences in flight at once.
     """
 
     name: str
@@ -57,7 +57,7 @@ class JobPlan:
     shape: BlockShape
     minimum_rounds: int
     seed: int
-    inner: int = 1
+    streams: int = 1
 
 
 def split_jobs(
@@ -68,7 +68,7 @@ def split_jobs(
     call_ns: float,
     seed: int,
     *,
-    inner: int = 1,
+    streams: int = 1,
     quantile: float | None = None,
 ) -> tuple[JobPlan, ...]:
     """Divide a cell's variants into jobs, each with the baseline and its hidden copy.
@@ -80,7 +80,7 @@ def split_jobs(
         variants: the others.
         call_ns: time of one call of the baseline.
         seed: of the schedules.
-        inner: inferences of one sample.
+        streams: inferences in flight at once.
         quantile: what is compared in the tail; None where medians are.
     """
     long_call = call_ns > LONG_CALL_NS
@@ -93,7 +93,8 @@ def split_jobs(
     jobs = []
     for index, part in enumerate(parts):
         plans = (baseline, again, *shared, *part)
-        shape, minimum_rounds = block_shape(call_ns), 4 if long_call else 10
+        shape = block_shape(call_ns, singly=streams > 1)
+        minimum_rounds = 4 if long_call else 10
         if quantile is not None:
             shape, minimum_rounds = tail_shape(call_ns, quantile, len(plans), minimum_rounds)
         jobs.append(
@@ -103,7 +104,7 @@ def split_jobs(
                 shape=shape,
                 minimum_rounds=minimum_rounds,
                 seed=seed + index,
-                inner=inner,
+                streams=streams,
             )
         )
     return tuple(jobs)
@@ -163,7 +164,7 @@ def run_job(
     title = f"{target.engine}: timing {len(labels) - 2} variants"
     if sessions:
         reporter.say(f"{title}: resuming after session {len(sessions)}")
-    calls = job.shape.lead_in + job.shape.iterations
+    calls = job.shape.lead_in + job.shape.iterations * job.shape.inner
     # A block that takes a hundred times its time hangs.
     patience = max(60.0, 100 * calls * job.shape.call_ns / 1e9)
     target = replace(target, timeout_s=patience)
@@ -207,7 +208,7 @@ def as_job(job: JobPlan, sessions: Sequence[SessionFacts], stopped: str) -> Timi
         seed=job.seed,
         lead_in=job.shape.lead_in,
         iterations=job.shape.iterations,
-        inner=job.inner,
+        inner=job.streams * job.shape.inner,
         call_ns=job.shape.call_ns,
         minimum_rounds=job.minimum_rounds,
         sessions=tuple(sessions),
@@ -282,7 +283,7 @@ def _expected_s(
         each = spent_s / sessions
     else:
         blocks = labels * rounds_in_session(labels, job.minimum_rounds)
-        calls = blocks * (shape.lead_in + shape.iterations)
+        calls = blocks * (shape.lead_in + shape.iterations * shape.inner)
         each = calls * shape.call_ns / 1e9 + labels * _START_S
     return max(budget_s, each * rules.min_sessions)
 

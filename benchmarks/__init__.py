@@ -1,0 +1,1 @@
+"""Benchmarks of Bitworth itself; ``python -m benchmarks.timing`` proves its verdicts."""

@@ -1,0 +1,1 @@
+"""How far the timing verdict can be trusted, measured on this machine."""

@@ -1,0 +1,115 @@
+"""``python -m benchmarks.timing``: prove the timing verdict on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+from benchmarks.timing.bank import Bank
+from benchmarks.timing.collect import Design, gather
+from benchmarks.timing.designs import TRIAL_SESSIONS, all_designs
+from benchmarks.timing.machines import Sizes, synthetic_report
+from benchmarks.timing.models import ENGINES, prepare
+from benchmarks.timing.modes import LABELS as MODE_LABELS
+from benchmarks.timing.modes import all_modes, mode_results
+from benchmarks.timing.modes import fill as fill_modes
+from benchmarks.timing.overhead import overhead
+from benchmarks.timing.real import real_report
+from benchmarks.timing.report import TimingReport, limits, render_report, write_report
+from bitworth.engines.cpu import usable_cores
+from bitworth.errors import UserError
+from bitworth.measurement.device_lock import device_lock
+from bitworth.study.environment import environment_facts, machine_name
+from bitworth.verdict import TimingRules
+
+SEED = 17
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def fill(designs: Sequence[Design], banks: Path, plans: Path, until: float) -> bool:
+    """Gather sessions until every bank is full or the time is over; says whether all are full.
+
+    The banks take turns, a trial's sessions at a time, so that none of them has a quieter hour.
+    """
+    while True:
+        open_ = 0
+        for design in designs:
+            have = len(Bank(banks / f"{design.bank}.jsonl.gz").sessions)
+            if have >= design.sessions:
+                continue
+            open_ += 1
+            if monotonic() >= until:
+                return False
+            wanted = min(design.sessions, have - have % TRIAL_SESSIONS + TRIAL_SESSIONS)
+            target, plan = prepare(design.model, design.engine, plans, usable_cores())
+            gather(replace(design, sessions=wanted), target, plan, banks, until, SEED, _say)
+        if not open_:
+            return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Gather, judge, write and show; 1 where a limit is not kept, 2 for a mistake."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.timing", description=__doc__)
+    parser.add_argument(
+        "--minutes", type=float, default=60.0,
+        help="gather sessions for so long; 0 only judges what the banks hold (default 60)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--results", type=Path, default=Path("benchmarks/results") / machine_name(),
+        help="folder of the banks and of the report (default: that of this machine)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plans", type=Path, default=Path("build/bench-timing"), help="folder of the built plans"
+    )
+    parser.add_argument(
+        "--trials", type=int, default=1000,
+        help="synthetic trials on identical plans; the others in proportion (default 1000)",
+    )  # fmt: skip
+    given = parser.parse_args(arguments)
+    banks = given.results / "bank"
+    try:
+        with device_lock("cpu"):
+            until = monotonic() + 60 * given.minutes
+            full = fill(all_designs(), banks, given.plans, until) and fill_modes(
+                all_modes(), banks, given.plans, MODE_LABELS, TRIAL_SESSIONS, until, _say
+            )
+            if not full:
+                _say("not every bank is full: run it again to go on")
+            _say("overhead")
+            harness = tuple(
+                overhead(*prepare("matmul", engine, given.plans, usable_cores()))
+                for engine in ENGINES
+            )
+        share = given.trials / 1000
+        sizes = Sizes(*(max(10, round(share * n)) for n in vars(Sizes()).values()))
+        report = TimingReport(
+            environment=environment_facts(),
+            rules=TimingRules(),
+            real=real_report(banks, TimingRules()),
+            synthetic=synthetic_report(sizes, SEED, _say),
+            overhead=harness,
+            modes=mode_results(all_modes(), banks, TimingRules()),
+        )
+    except UserError as error:
+        _say(f"benchmarks.timing: {error}")
+        return 2
+    except KeyboardInterrupt:
+        _say("benchmarks.timing: interrupted; finished sessions are kept, run it again to go on")
+        return 130
+    write_report(report, given.results / "timing.json")
+    sys.stdout.write(render_report(report))
+    missed = [text for text, kept in limits(report) if not kept]
+    for text in missed:
+        _say(f"not kept: {text}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

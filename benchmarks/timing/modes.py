@@ -1,0 +1,311 @@
+"""Throughput and tail as modes of their own: identical plans in each, and what they take.
+
+``python -m benchmarks.timing.modes`` gathers what is missing and prints the table; ``--tiny`` does
+so on the product alone with few plans and sessions, as a proof that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from time import monotonic
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from benchmarks.timing.bank import Bank, BankSession
+from benchmarks.timing.collect import Design, Say, gather
+from benchmarks.timing.designs import TRIAL_SESSIONS
+from benchmarks.timing.models import ENGINES, MATMUL_SIZE, MODELS
+from benchmarks.timing.render_real import percent, table
+from bitworth.engines.base import Arrays, EngineOptions
+from bitworth.engines.cpu import usable_cores
+from bitworth.errors import UserError
+from bitworth.measurement.batch import batched
+from bitworth.measurement.device_lock import device_lock
+from bitworth.measurement.plans import build_plan
+from bitworth.measurement.timing import TimedPlan, TimingTarget
+from bitworth.measurement.workers import Worker
+from bitworth.record.latency import rate
+from bitworth.record.schema import Throughput
+from bitworth.study.environment import machine_name
+from bitworth.verdict import (
+    QuantileInterval,
+    TimingRules,
+    blocks_from_samples,
+    compare,
+    label_samples,
+    quantile_interval,
+)
+
+BATCHES = (1, 4)
+#: Identical plans of a session: two disjoint pairs.
+LABELS = 4
+QUANTILE = 0.99
+SEED = 23
+#: Error rate of each interval of an absolute time.
+_ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What one bank times.
+
+    Attributes:
+        model: of ``MODELS``, with a free first axis.
+        engine: on what.
+        threads: as ``EngineOptions`` counts them for this engine.
+        streams: inferences in flight.
+        batch: samples of one inference.
+        quantile: what is compared in the tail; None where throughput is.
+    """
+
+    model: str
+    engine: str
+    threads: int
+    streams: int = 1
+    batch: int = 1
+    quantile: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its bank."""
+        if self.quantile is not None:
+            return f"mode-{self.model}-{self.engine}-p{100 * self.quantile:g}"
+        return f"mode-{self.model}-{self.engine}-streams{self.streams}-batch{self.batch}"
+
+    def design(self, labels: int, sessions: int) -> Design:
+        """Identical plans in this mode."""
+        return Design(self.name, self.model, self.engine, labels, sessions, quantile=self.quantile)
+
+
+@dataclass(frozen=True)
+class ModeResult:
+    """What one bank says.
+
+    Attributes:
+        mode: what it timed.
+        sessions: in the bank.
+        trials: pairs of identical plans, in six sessions each.
+        verdicts: of these trials, by name.
+        half_width: median half-width of their intervals as a fraction; None without trials.
+        throughput: samples a second over all plans; None in the tail mode.
+        p50, tail: of a call over all plans; None in the throughput mode.
+    """
+
+    mode: Mode
+    sessions: int
+    trials: int
+    verdicts: dict[str, int]
+    half_width: float | None
+    throughput: Throughput | None
+    p50: QuantileInterval | None
+    tail: QuantileInterval | None
+
+    @property
+    def false(self) -> int:
+        """Trials in which a plan is called faster or slower than itself."""
+        return self.verdicts.get("faster", 0) + self.verdicts.get("slower", 0)
+
+
+def all_modes(
+    models: Sequence[str] = ("recogniser", "matmul"), batches: Sequence[int] = BATCHES
+) -> tuple[Mode, ...]:
+    """Every mode: streams and batches for throughput, one call at a time for the tail."""
+    cores = usable_cores()
+    found: list[Mode] = []
+    for model in models:
+        for engine in ENGINES:
+            found.append(Mode(model, engine, cores, quantile=QUANTILE))
+            # onnxruntime counts the threads of one inference, openvino those of all streams.
+            arrangements = [(cores, 1), (1 if engine == "onnxruntime" else cores, cores)]
+            for threads, streams in arrangements:
+                found += [Mode(model, engine, threads, streams, batch) for batch in batches]
+    return tuple(found)
+
+
+def prepare_mode(mode: Mode, folder: Path) -> tuple[TimingTarget, TimedPlan]:
+    """Build the mode's plan in ``folder``, unless it is there, and say how to time it."""
+    options = EngineOptions(threads=mode.threads, streams=mode.streams)
+    log, plan = folder / f"{mode.engine}.log", folder / mode.name / "plan"
+    if not plan.exists():
+        plan.parent.mkdir(parents=True, exist_ok=True)
+        source = _with_free_axis(MODELS[mode.model].write(plan.parent), plan.parent)
+        with Worker("build", log) as worker:
+            build_plan(worker, mode.engine, source, mode.model, "fp32", options, plan)
+    inputs = batched(_samples(mode.model, mode.batch))
+    return TimingTarget(mode.engine, options, inputs, log), TimedPlan(mode.model, plan, "fp32")
+
+
+def _with_free_axis(path: Path, folder: Path) -> Path:
+    """The model with inputs and outputs whose first axis is free."""
+    model = onnx.load(path)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    free = folder / "free.onnx"
+    onnx.save(model, free)
+    return free
+
+
+def _samples(model: str, count: int) -> list[Arrays]:
+    """Different real inputs of one shape."""
+    if model == "recogniser":
+        from examples.ocr.inputs import holdout
+
+        return [inputs for inputs, _ in islice(holdout(count, 0), count)]
+    random = np.random.default_rng(1)
+    return [{"x": random.standard_normal(MATMUL_SIZE[:2], dtype=np.float32)} for _ in range(count)]
+
+
+def fill(
+    modes: Sequence[Mode], banks: Path, plans: Path, labels: int, sessions: int, until: float,
+    say: Say,
+) -> bool:  # fmt: skip
+    """Gather ``sessions`` of every mode, a session at a time in turns; whether all are full."""
+    for wanted in range(1, sessions + 1):
+        for mode in modes:
+            target, plan = prepare_mode(mode, plans)
+            design = mode.design(labels, wanted)
+            if gather(design, target, plan, banks, until, SEED, say) < wanted:
+                return False
+    return True
+
+
+def mode_results(
+    modes: Sequence[Mode], banks: Path, rules: TimingRules, trial_sessions: int = TRIAL_SESSIONS
+) -> tuple[ModeResult, ...]:
+    """Judge the banks in ``banks``; modes without a session are left out."""
+    found = ((mode, Bank(banks / f"{mode.name}.jsonl.gz").sessions) for mode in modes)
+    return tuple(_result(m, s, rules, trial_sessions) for m, s in found if s)
+
+
+def _result(
+    mode: Mode, sessions: Sequence[BankSession], rules: TimingRules, trial_sessions: int
+) -> ModeResult:
+    labels = len(sessions[0].order[0])
+    verdicts: Counter[str] = Counter()
+    widths: list[float] = []
+    blocks = [blocks_from_samples(s.order, s.samples_ns, mode.quantile) for s in sessions]
+    for first in range(0, len(sessions) - trial_sessions + 1, trial_sessions):
+        trial = blocks[first : first + trial_sessions]
+        for pair in range(labels // 2):
+            names = [str(i) for i in range(labels)]
+            found = compare(trial, names, 2 * pair + 1, 2 * pair, rules=rules)
+            verdicts[found.verdict] += 1
+            if found.half_width_ratio is not None:
+                widths.append(found.half_width_ratio)
+    times = [_all_samples(session) for session in sessions]
+    tail = mode.quantile
+    return ModeResult(
+        mode=mode,
+        sessions=len(sessions),
+        trials=sum(verdicts.values()),
+        verdicts=dict(sorted(verdicts.items())),
+        half_width=median(widths) if widths else None,
+        throughput=None if tail else rate(mode.batch, [(mode.streams, t) for t in times]),
+        p50=quantile_interval(times, 0.5, _ALPHA) if tail else None,
+        tail=quantile_interval(times, tail, _ALPHA) if tail else None,
+    )
+
+
+def _all_samples(session: BankSession) -> NDArray[np.float64]:
+    """Of all labels: they are one plan."""
+    labels = range(len(session.order[0]))
+    return np.concatenate([label_samples(session.order, session.samples_ns, i) for i in labels])
+
+
+def mode_tables(results: Sequence[ModeResult]) -> str:
+    """The tables as Markdown: throughput, tail, each with its false verdicts."""
+    throughput = [
+        [
+            f"{r.mode.model} {r.mode.engine}",
+            str(r.mode.streams),
+            str(r.mode.threads),
+            str(r.mode.batch),
+            _rate_text(r.throughput),
+            *_judged(r),
+        ]
+        for r in results
+        if r.throughput is not None
+    ]
+    tail = [
+        [f"{r.mode.model} {r.mode.engine}", _ms(r.p50), _ms(r.tail), *_judged(r)]
+        for r in results
+        if r.tail is not None
+    ]
+    titles = (">sessions", ">false of trials", ">void", ">half-width (median)")
+    return "\n\n".join(
+        (
+            table(
+                ("throughput", ">streams", ">threads", ">batch", ">samples a second", *titles),
+                throughput,
+            ),
+            table(("tail", ">p50, ms", ">p99, ms", *titles), tail),
+        )
+    )
+
+
+def _judged(result: ModeResult) -> list[str]:
+    width = "" if result.half_width is None else percent(result.half_width)
+    void = str(result.verdicts.get("void", 0))
+    return [str(result.sessions), f"{result.false} of {result.trials}", void, width]
+
+
+def _rate_text(found: Throughput | None) -> str:
+    if found is None:
+        return ""
+    low, high = found.items_per_s_low, found.items_per_s_high
+    ends = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
+    return f"{found.items_per_s:.3g}{ends}"
+
+
+def _ms(found: QuantileInterval | None) -> str:
+    if found is None:
+        return ""
+    low, high = found.low_ns, found.high_ns
+    ends = "" if low is None or high is None else f" ({low / 1e6:.3g} to {high / 1e6:.3g})"
+    return f"{found.value_ns / 1e6:.3g}{ends}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Gather, judge and show; 1 where over 5% of the trials are false, 2 for a mistake."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.timing.modes", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0, help="gather for so long")
+    parser.add_argument("--tiny", action="store_true", help="a proof that it runs, no evidence")
+    parser.add_argument(
+        "--results", type=Path, default=Path("benchmarks/results") / machine_name(),
+        help="folder of the banks (default: that of this machine)",
+    )  # fmt: skip
+    parser.add_argument("--plans", type=Path, default=Path("build/bench-timing"))
+    given = parser.parse_args(arguments)
+    modes, labels, sessions, rules = all_modes(), LABELS, TRIAL_SESSIONS, TimingRules()
+    if given.tiny:
+        modes, labels, sessions = all_modes(("matmul",), (1, 4)), 4, 2
+        rules = replace(rules, min_sessions=sessions)
+    try:
+        with device_lock("cpu"):
+            until = monotonic() + 60 * given.minutes
+            bank = given.results / "bank"
+            if not fill(modes, bank, given.plans, labels, sessions, until, _say):
+                _say("not every bank is full: run it again to go on")
+    except UserError as error:
+        _say(f"benchmarks.timing.modes: {error}")
+        return 2
+    results = mode_results(modes, bank, rules, sessions)
+    sys.stdout.write(f"{mode_tables(results)}\n")
+    return 1 if sum(r.false for r in results) > 0.05 * sum(r.trials for r in results) else 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
