@@ -12,6 +12,7 @@ from time import monotonic
 from benchmarks.timing.bank import Bank
 from benchmarks.timing.collect import Design, gather
 from benchmarks.timing.designs import TRIAL_SESSIONS, all_designs
+from benchmarks.timing.identity import check_identity
 from benchmarks.timing.machines import Sizes, synthetic_report
 from benchmarks.timing.models import ENGINES, prepare
 from benchmarks.timing.modes import LABELS as MODE_LABELS
@@ -19,10 +20,12 @@ from benchmarks.timing.modes import all_modes, mode_results
 from benchmarks.timing.modes import fill as fill_modes
 from benchmarks.timing.overhead import overhead
 from benchmarks.timing.real import real_report
-from benchmarks.timing.report import TimingReport, limits, render_report, write_report
+from benchmarks.timing.report import TimingReport, insert, limits, render_report, write_report
+from bitworth.atomic import write_atomic
 from bitworth.engines.cpu import usable_cores
 from bitworth.errors import UserError
 from bitworth.measurement.device_lock import device_lock
+from bitworth.measurement.workers import WorkerFailed
 from bitworth.study.environment import environment_facts, machine_name
 from bitworth.verdict import TimingRules
 
@@ -36,7 +39,8 @@ def _say(text: str) -> None:
 def fill(designs: Sequence[Design], banks: Path, plans: Path, until: float) -> bool:
     """Gather sessions until every bank is full or the time is over; says whether all are full.
 
-    The banks take turns, a trial's sessions at a time, so that none of them has a quieter hour.
+    The banks take turns, a trial's sessions at a time, so that the hours of those with many
+    sessions are the same.
     """
     while True:
         open_ = 0
@@ -47,11 +51,26 @@ def fill(designs: Sequence[Design], banks: Path, plans: Path, until: float) -> b
             open_ += 1
             if monotonic() >= until:
                 return False
+            _say(_left(designs, banks))
             wanted = min(design.sessions, have - have % TRIAL_SESSIONS + TRIAL_SESSIONS)
             target, plan = prepare(design.model, design.engine, plans, usable_cores())
             gather(replace(design, sessions=wanted), target, plan, banks, until, SEED, _say)
         if not open_:
             return True
+
+
+def _left(designs: Sequence[Design], banks: Path) -> str:
+    """Sessions and minutes that are left, by what each bank's sessions took so far."""
+    done = {design.bank: Bank(banks / f"{design.bank}.jsonl.gz").sessions for design in designs}
+    taken = [session.wall_ns for sessions in done.values() for session in sessions]
+    usual = sum(taken) / len(taken) if taken else 1e10
+    left_ns = 0.0
+    for design in designs:
+        here = [session.wall_ns for session in done[design.bank]]
+        each = sum(here) / len(here) if here else usual
+        left_ns += max(0, design.sessions - len(here)) * each
+    wanted = sum(design.sessions for design in designs)
+    return f"{len(taken)} of {wanted} sessions, about {left_ns / 6e10:.0f} min left"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,12 +88,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--plans", type=Path, default=Path("build/bench-timing"), help="folder of the built plans"
     )
     parser.add_argument(
+        "--docs", type=Path,
+        help="insert the tables into this document, between its marks",
+    )  # fmt: skip
+    parser.add_argument(
         "--trials", type=int, default=1000,
         help="synthetic trials on identical plans; the others in proportion (default 1000)",
     )  # fmt: skip
     given = parser.parse_args(arguments)
     banks = given.results / "bank"
     try:
+        check_identity(banks, given.plans)
         with device_lock("cpu"):
             until = monotonic() + 60 * given.minutes
             full = fill(all_designs(), banks, given.plans, until) and fill_modes(
@@ -97,14 +121,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             overhead=harness,
             modes=mode_results(all_modes(), banks, TimingRules()),
         )
-    except UserError as error:
+    except (UserError, WorkerFailed) as error:
         _say(f"benchmarks.timing: {error}")
         return 2
     except KeyboardInterrupt:
         _say("benchmarks.timing: interrupted; finished sessions are kept, run it again to go on")
         return 130
     write_report(report, given.results / "timing.json")
-    sys.stdout.write(render_report(report))
+    tables = render_report(report)
+    if given.docs is not None:
+        write_atomic(given.docs, insert(given.docs.read_text(), tables).encode())
+    sys.stdout.write(tables)
     missed = [text for text, kept in limits(report) if not kept]
     for text in missed:
         _say(f"not kept: {text}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from bitworth.atomic import write_atomic
 from bitworth.errors import UserError
-from bitworth.measurement.timing import SessionSamples
+from bitworth.measurement.timing import BlockShape, SessionSamples
 from bitworth.verdict import SessionBlocks, blocks_from_samples
 
 
@@ -31,6 +31,7 @@ class BankSession:
         start_ns: of that, until the first block.
         steal_ratio, others_ratio: shares of CPU time that went elsewhere.
         failures: what failed, by plan index.
+        inner: calls of one sample.
     """
 
     order: tuple[tuple[int, ...], ...]
@@ -42,6 +43,7 @@ class BankSession:
     steal_ratio: float | None
     others_ratio: float | None
     failures: dict[str, str]
+    inner: int = 1
 
     def blocks(self, first: int = 0, count: int | None = None) -> SessionBlocks:
         """Block medians, of ``count`` samples from ``first`` on."""
@@ -52,19 +54,20 @@ class BankSession:
 
 
 def as_session(
-    found: SessionSamples, lead_in: int, call_ns: int, wall_ns: int, start_ns: int
+    found: SessionSamples, shape: BlockShape, wall_ns: int, start_ns: int
 ) -> BankSession:
     """The bank's form of a session."""
     return BankSession(
         order=found.order,
         samples_ns=found.samples,
-        lead_in=lead_in,
-        call_ns=call_ns,
+        lead_in=shape.lead_in,
+        call_ns=shape.call_ns,
         wall_ns=wall_ns,
         start_ns=start_ns,
         steal_ratio=found.interference.steal_ratio,
         others_ratio=found.interference.others_ratio,
         failures={str(k): v for k, v in found.failures.items()},
+        inner=shape.inner,
     )
 
 

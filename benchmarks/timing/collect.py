@@ -26,6 +26,8 @@ from bitworth.measurement.workers import TimingWorker
 from bitworth.verdict import session_schedule
 
 Say = Callable[[str], None]
+#: Rounds of a session at least, as in a study.
+ROUNDS = 10
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,14 @@ class Design:
     quantile: float | None = None
 
 
-def shape_of(design: Design, call_ns: float) -> BlockShape:
-    """Calls of one block of the design."""
+def shape_of(design: Design, call_ns: float, streams: int) -> tuple[BlockShape, int]:
+    """Calls of one block of the design, and rounds of a session at least."""
     if design.quantile is not None:
-        return tail_shape(call_ns, design.quantile, design.labels, design.labels)[0]
-    if design.long_block_ns is None:
-        return block_shape(call_ns * max(design.units, default=1))
-    return BlockShape(1, max(2, round(design.long_block_ns / call_ns)), round(call_ns))
+        return tail_shape(call_ns, design.quantile, design.labels, ROUNDS)
+    if design.long_block_ns is not None:
+        calls = max(2, round(design.long_block_ns / call_ns))
+        return BlockShape(1, calls, round(call_ns)), ROUNDS
+    return block_shape(call_ns * max(design.units, default=1), singly=streams > 1), ROUNDS
 
 
 def gather(
@@ -89,11 +92,11 @@ def gather(
     bank = Bank(folder / f"{design.bank}.jsonl.gz")
     if len(bank.sessions) >= design.sessions or monotonic() >= until:
         return len(bank.sessions)
-    shape = shape_of(design, measure_call_ns(target, plan))
+    shape, rounds = shape_of(design, measure_call_ns(target, plan), target.options.streams)
     plans = [replace(plan, label=f"{plan.label} {i}") for i in range(design.labels)]
     while len(bank.sessions) < design.sessions and monotonic() < until:
         index = len(bank.sessions)
-        schedule = session_schedule(design.labels, seed=seed, session=index)
+        schedule = session_schedule(design.labels, seed=seed, session=index, minimum_rounds=rounds)
         begin = perf_counter_ns()
         first: list[int] = []
 
@@ -110,7 +113,7 @@ def gather(
         # Rounds are alike: the first one took about as long as the mean of the others.
         each = (first[-1] - first[0]) / max(1, len(first) - 1)
         start_ns = max(0, round(first[0] - each - begin))
-        bank.add(as_session(found, shape.lead_in, shape.call_ns, end - begin, start_ns))
+        bank.add(as_session(found, shape, end - begin, start_ns))
         say(
             f"{design.bank}: session {index + 1} of {design.sessions}, "
             f"{(end - begin) / 1e9:.1f} s, others {found.interference.others_ratio}, "

@@ -1,7 +1,7 @@
 """What an interval of a given width costs, and which block and lead-in make it cheapest.
 
-Sessions of ten identical plans with long blocks and no lead-in are cut shorter afterwards: every
-choice of lead-in and block is judged on the same samples.
+Sessions of ten identical plans with long blocks, one call thrown away, are cut shorter afterwards:
+every choice of lead-in and block is judged on the same samples.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from benchmarks.timing.bank import BankSession
+from bitworth.study.timing_stage import MAX_LABELS
 from bitworth.verdict import SessionBlocks, TimingRules, rounds_in_session
 from bitworth.verdict.estimate import label_logs, round_location
 
@@ -38,20 +39,30 @@ class SessionCost:
     Attributes:
         choice: its lead-in and block, in whole calls of the model.
         deviation: standard deviation of the log ratio of two identical plans over sessions.
+        rounds: of the sessions that it was found in.
         start_ns: time to start and load, a plan.
         switch_ns: time between two blocks that no sample sees.
     """
 
     choice: Choice
     deviation: float
+    rounds: int
     start_ns: float
     switch_ns: float
 
-    def session_ns(self, labels: int, minimum_rounds: int = 10) -> float:
+    def session_ns(self, labels: int) -> float:
         """Wall time of a session of so many plans."""
-        blocks = labels * rounds_in_session(labels, minimum_rounds)
+        blocks = labels * rounds_in_session(labels)
         block = self.choice.lead_in_ns + self.choice.block_ns + self.switch_ns
         return labels * self.start_ns + blocks * block
+
+    def deviation_of(self, labels: int) -> float:
+        """Standard deviation over sessions of so many plans.
+
+        Blocks are as good as independent from round to round (two halves of a session have a
+        correlation of 0.1), so that more rounds cancel more of their noise.
+        """
+        return self.deviation * math.sqrt(self.rounds / rounds_in_session(labels))
 
 
 def sessions_needed(deviation: float, half_width: float, alpha: float, least: int) -> int:
@@ -63,12 +74,25 @@ def sessions_needed(deviation: float, half_width: float, alpha: float, least: in
     raise ValueError(f"a half-width of {half_width} is out of reach at a deviation of {deviation}")
 
 
-def time_to_reach_ns(
+def jobs_of(variants: int) -> tuple[int, ...]:
+    """Plans of each job into which a study divides so many variants, as ``split_jobs`` does."""
+    count = -(-variants // (MAX_LABELS - 2))
+    size = -(-variants // count)
+    return tuple(2 + min(size, variants - first) for first in range(0, variants, size))
+
+
+def time_to_reach(
     cost: SessionCost, half_width: float, variants: int, rules: TimingRules
-) -> float:
-    """Wall time until so many variants have intervals of this half-width."""
-    n = sessions_needed(cost.deviation, half_width, rules.alpha / variants, rules.min_sessions)
-    return n * cost.session_ns(variants + 2)
+) -> tuple[int, float]:
+    """Sessions, and wall time in ns, until so many variants have intervals of this half-width."""
+    sessions, total_ns = 0, 0.0
+    for labels in jobs_of(variants):
+        n = sessions_needed(
+            cost.deviation_of(labels), half_width, rules.alpha / variants, rules.min_sessions
+        )
+        sessions += n
+        total_ns += n * cost.session_ns(labels)
+    return sessions, total_ns
 
 
 def session_cost(sessions: Sequence[BankSession], choice: Choice | None = None) -> SessionCost:
@@ -84,18 +108,19 @@ def session_cost(sessions: Sequence[BankSession], choice: Choice | None = None) 
         lead_in, count = session.lead_in, shortest
         if choice is not None:
             lead_in = max(session.lead_in, round(choice.lead_in_ns / call))
-            count = max(1, round(choice.block_ns / call))
+            count = max(1, round(choice.block_ns / (call * session.inner)))
         skip = lead_in - session.lead_in
         if skip + count > shortest:
             raise ValueError(f"blocks of {choice} are not in this bank")
         found += pair_estimates(session.blocks(skip, count))
-        taken.append(Choice(lead_in * call, count * call))
+        taken.append(Choice(lead_in * call, count * call * session.inner))
     labels = len(sessions[0].order[0])
     return SessionCost(
         choice=Choice(
             round(median(c.lead_in_ns for c in taken)), round(median(c.block_ns for c in taken))
         ),
         deviation=math.sqrt(float(np.mean(np.square(found)))),
+        rounds=len(sessions[0].order),
         start_ns=median(s.start_ns for s in sessions) / labels,
         switch_ns=median(_switch_ns(s) for s in sessions),
     )
@@ -124,8 +149,8 @@ def settling(
 
     Args:
         sessions: of long blocks.
-        edges_ns: bounds of the times after the first sample; the last third of a block is what
-            all of them are compared with.
+        edges_ns: bounds of the times since the worker was continued, the calls that the bank threw
+            away counted; the last third of a block is what all of them are compared with.
 
     Returns pairs of the time from which on and the median over blocks of the log ratio; a time in
     which no call began is left out.
@@ -135,7 +160,7 @@ def settling(
         for row in session.samples_ns:
             for block in row:
                 times = np.asarray(block, dtype=np.float64)
-                begun = np.cumsum(times) - times
+                begun = session.lead_in * session.call_ns + np.cumsum(times) - times
                 settled = float(np.median(times[2 * len(times) // 3 :]))
                 for low, high in pairwise(edges_ns):
                     here = times[(begun >= low) & (begun < high)]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bitworth.engines import registry
 from bitworth.engines.base import Arrays, EngineInfo, EngineOptions, LayerTime, LoweredModel, Plan
-from bitworth.measurement.worker import serve
+from bitworth.measurement.worker import die_with, serve
 
 #: Rows, inner size and columns: about 1.5 ms in bf16 on an H200, and enough to reach its power cap.
 SIZE = 8192
@@ -136,5 +136,6 @@ class ProductEngine:
 ENGINE = ProductEngine()
 
 if __name__ == "__main__":
+    die_with(int(sys.argv[2]))
     registry.MODULES[ENGINE.name] = "benchmarks.timing.gpu_worker"
     serve(Connection(int(sys.argv[1])))

@@ -209,7 +209,11 @@ def _result(
         trials=sum(verdicts.values()),
         verdicts=dict(sorted(verdicts.items())),
         half_width=median(widths) if widths else None,
-        throughput=None if tail else rate(mode.batch, [(mode.streams, t) for t in times]),
+        throughput=None
+        if tail
+        else rate(
+            mode.batch, [(s.inner * mode.streams, t) for s, t in zip(sessions, times, strict=True)]
+        ),
         p50=quantile_interval(times, 0.5, _ALPHA) if tail else None,
         tail=quantile_interval(times, tail, _ALPHA) if tail else None,
     )
@@ -298,6 +302,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         _say(f"benchmarks.timing.modes: {error}")
         return 2
+    except KeyboardInterrupt:
+        _say("benchmarks.timing.modes: interrupted; finished sessions are kept")
+        return 130
     results = mode_results(modes, bank, rules, sessions)
     sys.stdout.write(f"{mode_tables(results)}\n")
     return 1 if sum(r.false for r in results) > 0.05 * sum(r.trials for r in results) else 0

@@ -38,15 +38,11 @@ class SampleOverhead:
 
     Attributes:
         empty_ns: median sample of a call that does nothing.
-        empty_p99_ns: of all such samples, 99% are at most this.
         block_share: of a block with as many samples as there can be, what they add.
-        shortest_call_ns: calls shorter than this carry over ``LIMIT`` of their own time.
     """
 
     empty_ns: float
-    empty_p99_ns: float
     block_share: float
-    shortest_call_ns: float
 
 
 @dataclass(frozen=True)
@@ -74,14 +70,12 @@ class BetweenBlocks:
         gap_ns: from the last sample of a block to the first call of the next one: answer, clocks,
             stop, continue and command.
         clocks_ns: of that, for reading the clocks.
-        gap_share: of the time of a block with its lead-in and the gap.
-        unseen_share: the gap and the lead-in together, of the same.
+        unseen_share: the gap and the lead-in together, of the time of a block with both.
         blocks: that were timed.
     """
 
     gap_ns: float
     clocks_ns: float
-    gap_share: float
     unseen_share: float
     blocks: int
 
@@ -118,9 +112,7 @@ def sample_overhead(blocks: int = 200) -> SampleOverhead:
     empty = median(samples)
     return SampleOverhead(
         empty_ns=empty,
-        empty_p99_ns=samples[len(samples) * 99 // 100],
         block_share=MAX_SAMPLES * empty / BLOCK_NS,
-        shortest_call_ns=empty / LIMIT,
     )
 
 
@@ -175,7 +167,7 @@ def between_blocks(
     blocks = (len(ends) - 1) * labels
     gap = (wall - timed) / blocks
     whole = gap + LEAD_IN_NS + BLOCK_NS
-    return BetweenBlocks(gap, clocks_ns(), gap / whole, (gap + LEAD_IN_NS) / whole, blocks)
+    return BetweenBlocks(gap, clocks_ns(), (gap + LEAD_IN_NS) / whole, blocks)
 
 
 def _started(target: TimingTarget, index: int) -> AbstractContextManager[Worker]:
@@ -205,6 +197,7 @@ def overhead_table(found: Sequence[Overhead]) -> str:
     titles = (
         "engine", ">empty call", ">share of a block of 64", ">first sample after a stop",
         ">the same after the lead-in", ">gap between blocks", ">reading the clocks",
+        ">gap and lead-in, of a session's rounds",
     )  # fmt: skip
     return table(
         titles,
@@ -217,6 +210,7 @@ def overhead_table(found: Sequence[Overhead]) -> str:
                 f"{o.first.with_lead_in:.2f}×",
                 f"{o.between.gap_ns / 1e6:.1f} ms",
                 f"{o.between.clocks_ns / 1e6:.2f} ms",
+                f"{100 * o.between.unseen_share:.0f}%",
             ]
             for o in found
         ],

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 
 from benchmarks.timing.bank import Bank, BankSession
 from benchmarks.timing.cost import (
@@ -16,7 +16,7 @@ from benchmarks.timing.cost import (
     session_cost,
     sessions_needed,
     settling,
-    time_to_reach_ns,
+    time_to_reach,
 )
 from benchmarks.timing.designs import MODELS, TRUTH_UNITS, curve, identical, shared, truth
 from benchmarks.timing.models import ENGINES
@@ -56,9 +56,9 @@ class Price:
     """Wall seconds until so many variants have intervals of this half-width.
 
     Attributes:
-        variants: timed together, the baseline and its copy besides.
+        variants: of one cell; a study divides them into jobs, each with the baseline twice.
         half_width: fraction.
-        sessions: that it takes.
+        sessions: that it takes, of all jobs.
         seconds: that they take.
     """
 
@@ -75,7 +75,8 @@ class Foretold:
     Attributes:
         half_width: fraction.
         foretold: sessions by the normal theory of the t interval.
-        observed: median over pairs of plans of the sessions until the width was reached.
+        observed: median over pairs of plans of the sessions until the width was reached; None
+            where half of them did not reach it within the bank.
         pairs: pairs of plans that reached it within the bank.
         of: all of them.
     """
@@ -89,10 +90,15 @@ class Foretold:
 
 @dataclass(frozen=True)
 class RealReport:
-    """Everything that was measured, by ``<model> <engine>`` or by true ratio."""
+    """Everything that was measured, by ``<model> <engine>`` or by true ratio.
+
+    ``beside_shared`` are as many sessions with a process for each plan as there are shared ones,
+    those of the same turn of gathering.
+    """
 
     identical: dict[str, Spread]
     shared: dict[str, Spread]
+    beside_shared: dict[str, Spread]
     truth: dict[str, Tally]
     blocks: dict[str, tuple[tuple[Choice, float, float], ...]]
     settling: dict[str, tuple[tuple[int, float], ...]]
@@ -111,6 +117,11 @@ def real_report(folder: Path, rules: TimingRules) -> RealReport:
     return RealReport(
         identical=spreads,
         shared={name: _spread(sessions, rules) for name, sessions in one.items()},
+        beside_shared={
+            name: _spread(sessions[: len(one[name])], rules)
+            for name, sessions in alike.items()
+            if name in one
+        },
         truth={
             f"{units / min(TRUTH_UNITS):g}": tally(
                 list(truth_trials(injected, units)), units / min(TRUTH_UNITS), rules
@@ -139,7 +150,7 @@ def _spread(sessions: Sequence[BankSession], rules: TimingRules) -> Spread:
         sessions=len(sessions),
         tally=tally(list(identical_trials(sessions)), 1.0, rules),
         cost=cost,
-        seconds_to_2_percent=sig6(time_to_reach_ns(cost, 0.02, 2, rules) / 1e9),
+        seconds_to_2_percent=sig6(time_to_reach(cost, 0.02, 2, rules)[1] / 1e9),
         others_ratio=median(others) if others else None,
     )
 
@@ -151,25 +162,19 @@ def _blocks(
     found: dict[Choice, tuple[Choice, float, float]] = {}
     for block_ns in BLOCKS_NS:
         cost = session_cost(sessions, Choice(LEAD_IN_NS, block_ns))
-        seconds = time_to_reach_ns(cost, 0.02, 2, rules) / 1e9
+        seconds = time_to_reach(cost, 0.02, 2, rules)[1] / 1e9
         # Blocks that round to as many calls of the model are one block.
         found.setdefault(cost.choice, (cost.choice, sig6(cost.deviation), sig6(seconds)))
     return tuple(found.values())
 
 
 def _prices(cost: SessionCost, rules: TimingRules) -> tuple[Price, ...]:
-    return tuple(
-        Price(
-            variants=variants,
-            half_width=width,
-            sessions=sessions_needed(
-                cost.deviation, width, rules.alpha / variants, rules.min_sessions
-            ),
-            seconds=sig6(time_to_reach_ns(cost, width, variants, rules) / 1e9),
-        )
-        for variants in VARIANTS
-        for width in WIDTHS
-    )
+    found = []
+    for variants in VARIANTS:
+        for width in WIDTHS:
+            sessions, total_ns = time_to_reach(cost, width, variants, rules)
+            found.append(Price(variants, width, sessions, sig6(total_ns / 1e9)))
+    return tuple(found)
 
 
 def _foretold(sessions: Sequence[BankSession], rules: TimingRules) -> tuple[Foretold, ...]:
@@ -183,13 +188,18 @@ def _foretold(sessions: Sequence[BankSession], rules: TimingRules) -> tuple[Fore
             Foretold(
                 half_width=width,
                 foretold=sessions_needed(deviation, width, rules.alpha, rules.min_sessions),
-                # Pairs that did not reach it would have taken longer: no median without them.
-                observed=median(reached) if 2 * len(reached) > len(series) else None,
+                observed=_median_with_missing(reached, len(series)),
                 pairs=len(reached),
                 of=len(series),
             )
         )
     return tuple(found)
+
+
+def _median_with_missing(reached: Sequence[int], count: int) -> float | None:
+    """Median of ``count`` numbers, of which those that are not known are larger than all others."""
+    middle = median_low([*reached, *[math.inf] * (count - len(reached))])
+    return middle if math.isfinite(middle) else None
 
 
 def _sessions_until(values: Sequence[float], width: float, rules: TimingRules) -> int | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.timing.machines import NamedStopping
 from benchmarks.timing.render_real import percent, table
 from benchmarks.timing.synthetic import IdenticalPlans, InjectedTruth, SequentialCounts
+from benchmarks.timing.synthetic_carry_over import CarryOver
 from benchmarks.timing.synthetic_power import Power
-from benchmarks.timing.synthetic_stopping import Stopping
 
 _SEQUENTIAL = (">fixed order, Welch t", ">halves, Welch t", ">pooled, Welch t")
 
@@ -62,7 +63,7 @@ def power_table(found: Sequence[Power]) -> str:
     """Predicted against observed detectable effect."""
     titles = (
         ">comparisons", ">sessions", ">predicted effect", ">detected there", ">95% interval",
-        ">observed effect", ">predicted / observed",
+        ">observed effect", ">predicted / observed", ">pooled, Welch t: detected",
     )  # fmt: skip
     return table(
         titles,
@@ -75,18 +76,43 @@ def power_table(found: Sequence[Power]) -> str:
                 f"{100 * p.low:.0f} to {100 * p.high:.0f}%",
                 percent(p.observed_ratio - 1),
                 f"{1 + p.error:.2f}",
+                f"{p.pooled_detected} of {p.trials}",
             ]
             for p in found
         ],
     )
 
 
-def stopping_line(found: Stopping) -> str:
-    """What stopping on precision costs, in a sentence."""
-    low, middle, high = found.sessions
-    return (
-        f"Stopping on precision: of {found.trials} studies of identical plans that stopped by the "
-        f"rule (after {low:g} to {high:g} sessions, median {middle:g}), "
-        f"{_share(found.false_verdicts, found.trials)} had a false verdict and "
-        f"{_share(found.covered, found.trials)} an interval that holds the truth."
-    )
+def stopping_table(found: Sequence[NamedStopping]) -> str:
+    """Studies of identical plans, each stopped by its rule."""
+    titles = (
+        "rule", ">block noise", ">studies", ">false verdicts", ">intervals that hold the truth",
+        ">void", ">sessions (10, 50, 90% of studies)", ">halves, Welch t", ">pooled, Welch t",
+    )  # fmt: skip
+    rows = []
+    for row in found:
+        stopping = row.found
+        low, middle, high = stopping.sessions
+        rows.append(
+            [
+                row.name,
+                percent(row.noise),
+                str(stopping.trials),
+                f"**{_share(stopping.false_verdicts, stopping.trials)}**",
+                f"**{_share(stopping.covered, stopping.trials)}**",
+                _share(stopping.void, stopping.trials),
+                f"{low:g}, {middle:g}, {high:g}",
+                _share(stopping.halved_false, stopping.trials),
+                _share(stopping.pooled_false, stopping.trials),
+            ]
+        )
+    return table(titles, rows)
+
+
+def carry_over_table(found: Sequence[CarryOver]) -> str:
+    """What stays in a comparison of what the baseline leaves to the next block."""
+    titles = (">variants", ">the baseline's plan adds to the next block", ">bias of a variant")
+    rows = [
+        [str(row.variants), percent(row.carry_over), f"{100 * row.bias:+.2f}%"] for row in found
+    ]
+    return table(titles, rows)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from benchmarks.timing.bank import BankSession
 from benchmarks.timing.designs import TRIAL_SESSIONS, TRUTH_UNITS
 from benchmarks.timing.sequential import SequentialResult, one_after_the_other, pooled
-from bitworth.verdict import Comparison, TimingRules, compare
+from bitworth.verdict import Comparison, TimingRules, compare, label_samples
 
 Samples = list[NDArray[np.float64]]
 
@@ -37,24 +37,14 @@ class Trial:
     variant: int
 
     def judged(self, rules: TimingRules) -> Comparison:
-        """The verdict that a study gives on these samples."""
+        """The verdict of a study's comparison on these samples, the A/A check of a copy aside."""
         labels = [str(i) for i in range(len(self.sessions[0].order[0]))]
         blocks = [session.blocks() for session in self.sessions]
         return compare(blocks, labels, self.variant, self.baseline, rules=rules)
 
     def samples(self, label: int) -> Samples:
         """All samples of a label in ns, one array a session."""
-        return [
-            np.array(
-                [
-                    sample
-                    for order, row in zip(session.order, session.samples_ns, strict=True)
-                    for sample in row[order.index(label)]
-                ],
-                dtype=np.float64,
-            )
-            for session in self.sessions
-        ]
+        return [label_samples(s.order, s.samples_ns, label) for s in self.sessions]
 
     def sequential(
         self, arrangement: Callable[[Samples, Samples], SequentialResult]

@@ -11,14 +11,17 @@ from benchmarks.timing.bank import Bank, BankSession
 from benchmarks.timing.cost import (
     Choice,
     SessionCost,
+    jobs_of,
     session_cost,
     sessions_needed,
     settling,
-    time_to_reach_ns,
+    time_to_reach,
 )
 from benchmarks.timing.designs import TRIAL_SESSIONS, TRUTH_UNITS, all_designs
 from benchmarks.timing.trials import identical_trials, tally, truth_trials
 from bitworth.errors import UserError
+from bitworth.measurement.timing import TimedPlan
+from bitworth.study.timing_stage import split_jobs
 from bitworth.verdict import TimingRules, session_schedule, t_interval
 
 RULES = TimingRules()
@@ -153,18 +156,26 @@ def test_sessions_needed_is_the_first_that_reaches_the_width() -> None:
 
 
 def test_a_narrower_interval_and_more_variants_cost_more() -> None:
-    cost = SessionCost(Choice(20_000_000, 20_000_000), 0.03, 3e8, 1e6)
-    prices = [time_to_reach_ns(cost, width, 2, RULES) for width in (0.04, 0.02, 0.01)]
+    cost = SessionCost(Choice(20_000_000, 20_000_000), 0.03, 10, 3e8, 1e6)
+    prices = [time_to_reach(cost, width, 2, RULES)[1] for width in (0.04, 0.02, 0.01)]
     assert prices == sorted(prices)
     assert prices[2] > 3 * prices[1]  # four times as many sessions
-    more = [time_to_reach_ns(cost, 0.02, variants, RULES) for variants in (2, 5, 10)]
+    more = [time_to_reach(cost, 0.02, variants, RULES)[1] for variants in (2, 5, 10)]
     assert more == sorted(more)
+
+
+@pytest.mark.parametrize("variants", [1, 2, 5, 6, 7, 10, 13])
+def test_jobs_are_those_of_a_study(variants: int) -> None:
+    plans = [TimedPlan(f"v{i}", Path("p"), "fp32") for i in range(variants)]
+    baseline = TimedPlan("baseline", Path("p"), "fp32")
+    jobs = split_jobs("cell", baseline, [], plans, 1e6, 0)
+    assert jobs_of(variants) == tuple(len(job.plans) for job in jobs)
 
 
 def test_settling_sees_a_slow_start() -> None:
     sessions = [make(seed, samples=9, settle=0.1) for seed in range(4)]
-    (first, at_first), *later = settling(sessions, (0, 500_000, 3_000_000, 20_000_000))
-    assert first == 0
+    (first, at_first), *later = settling(sessions, (0, 1_000_000, 1_500_000, 4_000_000, 20_000_000))
+    assert first == 1_000_000  # one call was thrown away
     assert at_first == pytest.approx(0.1, abs=0.005)
     assert all(abs(value) < 0.005 for _, value in later)
 

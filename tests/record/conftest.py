@@ -195,7 +195,8 @@ def _job(labels: tuple[str, ...], ratios: list[float], sessions: int, samples: i
         )
     return TimingJob(
         labels=labels, seed=7, lead_in=2, iterations=samples, call_ns=5_104_321,
-        minimum_rounds=10, sessions=tuple(made), stopped="every half-width is at most 2.0%",
+        minimum_rounds=10, sessions=tuple(made),
+        stopped="every half-width over sessions is at most 2.0%",
     )  # fmt: skip
 
 

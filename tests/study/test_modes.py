@@ -150,7 +150,7 @@ def test_a_tail_session_has_samples_beyond_its_quantile() -> None:
                 assert block_shape(call_ns).iterations <= shape.iterations <= MAX_SAMPLES
                 assert shape.lead_in == block_shape(call_ns).lead_in
     # Where the usual session is long enough it stays as it is.
-    assert tail_shape(1e5, 0.9, 8, 10) == (block_shape(1e5), 10)
+    assert tail_shape(1e5, 0.9, 8, 10) == (block_shape(1e5, singly=True), 10)
 
 
 def store(folder: Path, *samples: dict[str, np.ndarray[Any, Any]]) -> ArrayStore:

@@ -101,7 +101,7 @@ def test_a_study_until_settled_goes_on_while_one_comparison_is_open(
     folder.write(script, until_settled="true", max_sessions=5, budget_minutes=5, **timing)
     record, _ = run(folder)
     assert stopped(record) == (
-        5, "5 sessions, with comparisons open at look 2 of 2 (after 3, 5 sessions)"
+        5, "5 sessions, with comparisons open after look 2 of 2 (after 3, 5 sessions)"
     )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def test_a_study_until_settled_ends_with_its_budget(folder: Any) -> None:
     record, _ = run(folder)
     count, text = stopped(record)
     assert count == 3
-    assert text.startswith("the budget of 1 s, with comparisons open at look 1 of 8 (after 3,")
+    assert text.startswith("the budget of 1 s, with comparisons open after look 1 of 8 (after 3,")
     # Nobody knew beforehand that this would be the only look.
     (found,) = (c for c in record.derived.cells[0].verdicts[0].comparisons if c.time_ratio > 0.9)
     assert found.alpha < 0.035 / 2 / 4
@@ -338,3 +338,28 @@ def test_a_metric_that_fails_is_named(folder: Any, body: str, words: str) -> Non
         run(folder)
     assert "sample 0" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_study_begun_until_settled_is_not_resumed_by_another_rule(
+    folder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its verdicts were seen at looks: the level that pays for them stays."""
+    from bitworth.study import timing_stage
+
+    folder.write(until_settled="true", max_sessions=5)
+    session, seen = timing_stage.run_session, []
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        seen.append(1)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return session(*args, **options)
+
+    monkeypatch.setattr(timing_stage, "run_session", interrupted)
+    with pytest.raises(Interrupted):
+        run(folder)
+    folder.write(max_sessions=5)
+    record, _ = run(folder)
+    assert record.derived.timing.until_settled
+    assert "look" in stopped(record)[1]
+    assert all(c.alpha < 0.035 / 2 for c in record.derived.cells[0].verdicts[0].comparisons)

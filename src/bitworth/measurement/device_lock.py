@@ -55,9 +55,10 @@ def _folder() -> Path:
 def _is_shared(folder: Path) -> bool:
     try:
         mode = folder.stat().st_mode
+        read_only = bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
     except OSError:
         return False
-    return stat.S_ISDIR(mode) and bool(mode & stat.S_IWOTH)
+    return stat.S_ISDIR(mode) and bool(mode & stat.S_IWOTH) and not read_only
 
 
 def _open(path: Path) -> int:

@@ -229,7 +229,7 @@ def _resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Ask the kernel to kill this process when the controller dies, even while it is stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -238,7 +238,7 @@ def _die_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    _die_with(int(sys.argv[2]))
+    die_with(int(sys.argv[2]))
     with contextlib.suppress(Exception):  # whatever is wrong is told when the engine is asked for
         preload(sys.argv[3])
     serve(Connection(int(sys.argv[1])))

@@ -18,8 +18,8 @@ def cycle_table(record: Record, i: int) -> Table:
         notes = (
             line(
                 "The speed-up in time is what a user of this device gets. That in cycles is what "
-                "it would be at one clock: where a power cap lowers the clock of the plan that "
-                "draws more power, it says how much of the change is the cap's."
+                "it would be at one clock, for work that scales with it: where a power cap lowers "
+                "the clock of the plan that draws more power, it says how much the cap takes."
             ),
         )
     titles = (

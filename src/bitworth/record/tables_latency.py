@@ -18,7 +18,7 @@ def latency_table(record: Record, i: int) -> Table:
         rows = [_throughput(record, (*path, j)) for j in range(len(derived.latency))]
     else:
         tail = f">p{100 * (facts.quantile or TAIL_QUANTILE):.4g} (interval)"
-        titles = ["variant", ">p50 (interval)", tail, ">sessions", ">calls a session, at least"]
+        titles = ["variant", ">p50 (interval)", tail, ">sessions", ">times a session, at least"]
         rows = [
             (
                 at(record, *path, j, "variant"),
@@ -63,6 +63,9 @@ def _notes(record: Record, i: int) -> tuple[Cell, ...]:
         else:
             text = " samples; one sample's share of its time is as many times smaller."
             notes.append(line("A call takes ", batch, text))
+    if facts.mode != "throughput" and any(job.inner > 1 for job in facts.jobs):
+        inner = at(record, "facts", "cells", i, "jobs", 0, "inner")
+        notes.append(line("Calls are so short that one time is the mean of ", inner, " in a row."))
     if facts.mode != "throughput" and any(row.tail is None for row in found):
         notes.append(
             line(

@@ -61,7 +61,7 @@ class CellConfig(Section):
     mode: Literal["host", "throughput", "tail"] = "host"
     streams: int = Field(default=0, ge=0, description="in flight at once; 0: the engine chooses")
     batch: int | None = Field(default=None, ge=1, description="samples that one call takes")
-    quantile: float = Field(default=0.99, gt=0.5, lt=1, description="what the tail mode compares")
+    quantile: float = Field(default=0.99, gt=0.5, le=0.999, description="what the tail compares")
 
 
 class GroupConfig(Section):

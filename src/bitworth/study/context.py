@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitworth.calibration.statistics import RangeStatistics
-from bitworth.engines.base import Arrays
 from bitworth.measurement.quality import MetricSpec
 from bitworth.record.store import sha256
 from bitworth.study.cell_stage import Judge
@@ -47,11 +46,6 @@ class StudyContext:
     judge: Judge
     rules: TimingRules
     policy: Policy
-
-    @property
-    def sample(self) -> Arrays:
-        """The held-out input that is timed: the first one, a real one."""
-        return self.data.inputs[0]
 
     @property
     def metrics(self) -> Mapping[str, MetricSpec]:

@@ -30,6 +30,10 @@ class OutputPaths:
     picture: Path
 
 
+#: How the file of a study ends that is not finished.
+PARTIAL = ".partial.json"
+
+
 def output_paths(folder: Path, id_: str) -> OutputPaths:
     """The files of the study ``id_`` in ``folder``."""
     return OutputPaths(
@@ -53,10 +57,14 @@ def write_outputs(record: Record, paths: OutputPaths) -> None:
 def write_rejudged(record: Record, path: Path) -> None:
     """Store a record's new conclusions in its file, and render what lies beside it again.
 
+    Beside a partial record lies nothing.
+
     Raises:
         UserError: the disk is full or the folder cannot be written.
     """
     replace_derived(record.derived, path)
+    if path.name.endswith(PARTIAL):
+        return
     _write_rendered(record, output_paths(path.parent, path.stem))
 
 

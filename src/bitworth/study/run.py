@@ -6,6 +6,7 @@ import datetime
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,10 +17,10 @@ from bitworth.record.schema import Facts, Record
 from bitworth.record.store import canonical, read_record, remove_record, sha256, write_record
 from bitworth.study.assembly import study_facts
 from bitworth.study.cell_run import CellRun, cell_names
-from bitworth.study.config import subject_path
+from bitworth.study.config import subject_path, with_until_settled
 from bitworth.study.context import StudyContext
 from bitworth.study.environment import environment_facts, machine_name
-from bitworth.study.outputs import OutputPaths, output_paths, write_outputs
+from bitworth.study.outputs import PARTIAL, OutputPaths, output_paths, write_outputs
 from bitworth.study.preparation import prepare_study
 from bitworth.study.progress import Reporter
 from bitworth.study.request import StudyRequest
@@ -48,16 +49,18 @@ def run_study(request: StudyRequest, reporter: Reporter) -> tuple[Record, Output
         UserError: a mistake in the study, its data or its metric; a full disk.
         Interrupted: Ctrl-C or SIGTERM; a partial record is written.
     """
-    config = request.config
-    original = load(subject_path(config.subject, request.folder))
-    folder = request.output / file_folder(config.subject.name) / machine_name()
+    subject = request.config.subject
+    original = load(subject_path(subject, request.folder))
+    folder = request.output / file_folder(subject.name) / machine_name()
     key = _study_key(request, original)
     workspace = Workspace(request.output / ".bitworth" / key[:16])
     with workspace.locked(), _sigterm_as_interrupt():
+        request = _as_begun(request, workspace, reporter)
+        config = request.config
         begun = _begun(workspace)
         id_ = _study_id(begun, key)
         paths = output_paths(folder, id_)
-        partial = paths.record.with_suffix(".partial.json")
+        partial = paths.record.with_suffix(PARTIAL)
         cells: list[CellRun] = []
         study: StudyContext | None = None
         try:
@@ -139,6 +142,21 @@ def _study_key(request: StudyRequest, original: OnnxModel) -> str:
             }
         )
     )
+
+
+def _as_begun(request: StudyRequest, workspace: Workspace, reporter: Reporter) -> StudyRequest:
+    """The request, judged as the study was begun.
+
+    Who has seen verdicts of a study until settled and resumes it by the rule of precision would
+    choose when to stop by what was seen, at a level that does not allow for it.
+    """
+    rule = "until-settled"
+    if request.config.timing.until_settled:
+        workspace.save(True, rule)
+    elif workspace.load(rule):
+        reporter.say("this study was begun with --until-settled and goes on so")
+        return replace(request, config=with_until_settled(request.config, request.folder))
+    return request
 
 
 def _begun(workspace: Workspace) -> datetime.datetime:

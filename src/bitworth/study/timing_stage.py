@@ -244,8 +244,8 @@ class _Goal:
             return ""
         if self._is_reached(sessions):
             if not self._looks_at_verdicts:
-                return f"every half-width is at most {rules.precision:.1%}"
-            return f"every comparison is settled {self._look(n)}"
+                return f"every half-width over sessions is at most {rules.precision:.1%}"
+            return f"every comparison is settled at {self._look(n)}"
         limit = ""
         if n >= rules.max_sessions:
             limit = f"{rules.max_sessions} sessions"
@@ -253,7 +253,7 @@ class _Goal:
         elif spent_s + spent_s / n > budget_s:
             limit = f"the budget of {budget_s:.0f} s"
         if limit and self._looks_at_verdicts:
-            return f"{limit}, with comparisons open {self._look(n)}"
+            return f"{limit}, with comparisons open after {self._look(n)}"
         return limit
 
     @property
@@ -271,7 +271,7 @@ class _Goal:
     def _look(self, n: int) -> str:
         ladder = looks(self.rules)
         past = sum(look <= n for look in ladder)
-        return f"at look {past} of {len(ladder)} (after {', '.join(map(str, ladder))} sessions)"
+        return f"look {past} of {len(ladder)} (after {', '.join(map(str, ladder))} sessions)"
 
 
 def _expected_s(
