@@ -1,20 +1,13 @@
-"""Throughput and tail as modes of their own: identical plans in each, and what they take.
-
-``python -m benchmarks.timing.modes`` gathers what is missing and prints the table; ``--tiny`` does
-so on the product alone with few plans and sessions, as a proof that it runs.
-"""
+"""Throughput and tail as modes of their own: identical plans in each, and what they take."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from time import monotonic
 
 import numpy as np
 import onnx
@@ -27,15 +20,12 @@ from benchmarks.timing.models import ENGINES, MATMUL_SIZE, MODELS
 from benchmarks.timing.render_real import percent, table
 from bitworth.engines.base import Arrays, EngineOptions
 from bitworth.engines.cpu import usable_cores
-from bitworth.errors import UserError
 from bitworth.measurement.batch import batched
-from bitworth.measurement.device_lock import device_lock
 from bitworth.measurement.plans import build_plan
 from bitworth.measurement.timing import TimedPlan, TimingTarget
 from bitworth.measurement.workers import Worker
 from bitworth.record.latency import rate
 from bitworth.record.schema import Throughput
-from bitworth.study.environment import machine_name
 from bitworth.verdict import (
     QuantileInterval,
     TimingRules,
@@ -45,7 +35,7 @@ from bitworth.verdict import (
     quantile_interval,
 )
 
-BATCHES = (1, 4)
+BATCHES = (1, 8)
 #: Identical plans of a session: two disjoint pairs.
 LABELS = 4
 QUANTILE = 0.99
@@ -115,20 +105,22 @@ class ModeResult:
         return self.verdicts.get("faster", 0) + self.verdicts.get("slower", 0)
 
 
-def all_modes(
-    models: Sequence[str] = ("recogniser", "matmul"), batches: Sequence[int] = BATCHES
-) -> tuple[Mode, ...]:
-    """Every mode: streams and batches for throughput, one call at a time for the tail."""
+def all_modes() -> tuple[Mode, ...]:
+    """Every mode: streams and batches for throughput, one call at a time for the tail.
+
+    The recogniser's batches are left out, and its tail on one of the engines: 500 calls of 20 ms
+    for each plan make sessions of the better part of a minute.
+    """
     cores = usable_cores()
     found: list[Mode] = []
-    for model in models:
-        for engine in ENGINES:
-            found.append(Mode(model, engine, cores, quantile=QUANTILE))
-            # onnxruntime counts the threads of one inference, openvino those of all streams.
-            arrangements = [(cores, 1), (1 if engine == "onnxruntime" else cores, cores)]
-            for threads, streams in arrangements:
-                found += [Mode(model, engine, threads, streams, batch) for batch in batches]
-    return tuple(found)
+    for engine in ENGINES:
+        found.append(Mode("matmul", engine, cores, quantile=QUANTILE))
+        # onnxruntime counts the threads of one inference, openvino those of all streams.
+        arrangements = [(cores, 1), (1 if engine == "onnxruntime" else cores, cores)]
+        for threads, streams in arrangements:
+            found.append(Mode("recogniser", engine, threads, streams))
+            found += [Mode("matmul", engine, threads, streams, batch) for batch in BATCHES]
+    return (*found, Mode("recogniser", "onnxruntime", cores, quantile=QUANTILE))
 
 
 def prepare_mode(mode: Mode, folder: Path) -> tuple[TimingTarget, TimedPlan]:
@@ -276,43 +268,3 @@ def _ms(found: QuantileInterval | None) -> str:
     low, high = found.low_ns, found.high_ns
     ends = "" if low is None or high is None else f" ({low / 1e6:.3g} to {high / 1e6:.3g})"
     return f"{found.value_ns / 1e6:.3g}{ends}"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Gather, judge and show; 1 where over 5% of the trials are false, 2 for a mistake."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.timing.modes", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60.0, help="gather for so long")
-    parser.add_argument("--tiny", action="store_true", help="a proof that it runs, no evidence")
-    parser.add_argument(
-        "--results", type=Path, default=Path("benchmarks/results") / machine_name(),
-        help="folder of the banks (default: that of this machine)",
-    )  # fmt: skip
-    parser.add_argument("--plans", type=Path, default=Path("build/bench-timing"))
-    given = parser.parse_args(arguments)
-    modes, labels, sessions, rules = all_modes(), LABELS, TRIAL_SESSIONS, TimingRules()
-    if given.tiny:
-        modes, labels, sessions = all_modes(("matmul",), (1, 4)), 4, 2
-        rules = replace(rules, min_sessions=sessions)
-    try:
-        with device_lock("cpu"):
-            until = monotonic() + 60 * given.minutes
-            bank = given.results / "bank"
-            if not fill(modes, bank, given.plans, labels, sessions, until, _say):
-                _say("not every bank is full: run it again to go on")
-    except UserError as error:
-        _say(f"benchmarks.timing.modes: {error}")
-        return 2
-    except KeyboardInterrupt:
-        _say("benchmarks.timing.modes: interrupted; finished sessions are kept")
-        return 130
-    results = mode_results(modes, bank, rules, sessions)
-    sys.stdout.write(f"{mode_tables(results)}\n")
-    return 1 if sum(r.false for r in results) > 0.05 * sum(r.trials for r in results) else 0
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
