@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, median_low
+from statistics import median_low
 
 from benchmarks.timing.bank import Bank, BankSession
 from benchmarks.timing.cost import (
@@ -22,6 +22,7 @@ from benchmarks.timing.designs import MODELS, TRUTH_UNITS, curve, identical, sha
 from benchmarks.timing.models import ENGINES
 from benchmarks.timing.trials import Tally, identical_trials, tally, truth_trials
 from bitworth.measurement.timing import LEAD_IN_NS
+from bitworth.record.timing_verdicts import INTERFERENCE_LIMIT
 from bitworth.verdict import TimingRules, sig6, t_interval
 
 #: Blocks that the curve compares, in time; the lead-in is the product's.
@@ -38,17 +39,19 @@ class Spread:
 
     Attributes:
         sessions: in the bank.
-        tally: of its trials.
-        cost: what a session is worth.
-        seconds_to_2_percent: until 2 variants have half-widths of 2%.
-        others_ratio: median share of CPU time of other processes; None where not observable.
+        tally: of its trials, quiet or not.
+        quiet: sessions in which other processes took no more than a study lets pass.
+        cost: what a quiet session is worth; None without one.
+        seconds_to_2_percent: until 2 variants have half-widths of 2% in such sessions.
+        loud_deviation: standard deviation of the log ratio over the other sessions.
     """
 
     sessions: int
     tally: Tally
-    cost: SessionCost
-    seconds_to_2_percent: float
-    others_ratio: float | None
+    quiet: int
+    cost: SessionCost | None
+    seconds_to_2_percent: float | None
+    loud_deviation: float | None
 
 
 @dataclass(frozen=True)
@@ -90,15 +93,10 @@ class Foretold:
 
 @dataclass(frozen=True)
 class RealReport:
-    """Everything that was measured, by ``<model> <engine>`` or by true ratio.
-
-    ``beside_shared`` are as many sessions with a process for each plan as there are shared ones,
-    those of the same turn of gathering.
-    """
+    """Everything that was measured, by ``<model> <engine>`` or by true ratio."""
 
     identical: dict[str, Spread]
     shared: dict[str, Spread]
-    beside_shared: dict[str, Spread]
     truth: dict[str, Tally]
     blocks: dict[str, tuple[tuple[Choice, float, float], ...]]
     settling: dict[str, tuple[tuple[int, float], ...]]
@@ -114,14 +112,10 @@ def real_report(folder: Path, rules: TimingRules) -> RealReport:
     long = {n: s for n, m, e in names if (s := _sessions(folder, curve(m, e).bank))}
     injected = _sessions(folder, truth().bank)
     spreads = {name: _spread(sessions, rules) for name, sessions in alike.items()}
+    quiet = {name: found for name, s in alike.items() if (found := quiet_sessions(s))}
     return RealReport(
         identical=spreads,
         shared={name: _spread(sessions, rules) for name, sessions in one.items()},
-        beside_shared={
-            name: _spread(sessions[: len(one[name])], rules)
-            for name, sessions in alike.items()
-            if name in one
-        },
         truth={
             f"{units / min(TRUTH_UNITS):g}": tally(
                 list(truth_trials(injected, units)), units / min(TRUTH_UNITS), rules
@@ -134,8 +128,8 @@ def real_report(folder: Path, rules: TimingRules) -> RealReport:
             name: tuple((edge, sig6(value)) for edge, value in settling(sessions, SETTLING_NS))
             for name, sessions in long.items()
         },
-        prices={name: _prices(spread.cost, rules) for name, spread in spreads.items()},
-        foretold={name: _foretold(sessions, rules) for name, sessions in alike.items()},
+        prices={name: _prices(session_cost(found), rules) for name, found in quiet.items()},
+        foretold={name: _foretold(found, rules) for name, found in quiet.items()},
     )
 
 
@@ -143,15 +137,22 @@ def _sessions(folder: Path, bank: str) -> list[BankSession]:
     return Bank(folder / f"{bank}.jsonl.gz").sessions
 
 
+def quiet_sessions(sessions: Sequence[BankSession]) -> list[BankSession]:
+    """Those in which other processes took no more than a study lets pass without a word."""
+    return [s for s in sessions if s.others_ratio is None or s.others_ratio <= INTERFERENCE_LIMIT]
+
+
 def _spread(sessions: Sequence[BankSession], rules: TimingRules) -> Spread:
-    cost = session_cost(sessions)
-    others = [s.others_ratio for s in sessions if s.others_ratio is not None]
+    quiet = quiet_sessions(sessions)
+    loud = [session for session in sessions if session not in quiet]
+    cost = session_cost(quiet) if quiet else None
     return Spread(
         sessions=len(sessions),
         tally=tally(list(identical_trials(sessions)), 1.0, rules),
+        quiet=len(quiet),
         cost=cost,
-        seconds_to_2_percent=sig6(time_to_reach(cost, 0.02, 2, rules)[1] / 1e9),
-        others_ratio=median(others) if others else None,
+        seconds_to_2_percent=sig6(time_to_reach(cost, 0.02, 2, rules)[1] / 1e9) if cost else None,
+        loud_deviation=sig6(session_cost(loud).deviation) if loud else None,
     )
 
 

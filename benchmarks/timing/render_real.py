@@ -153,25 +153,27 @@ def foretold_table(foretold: dict[str, tuple[Foretold, ...]]) -> str:
 def arrangement_table(report: RealReport) -> str:
     """One process a plan against one process for all."""
     titles = (
-        "plan", "arrangement", ">sessions", ">false of trials", ">deviation of a session",
-        ">session", ">half-width of 2%, 2 variants",
+        "plan", "arrangement", ">quiet sessions", ">deviation", ">session of 10",
+        ">half-width of 2%, 2 variants", ">other sessions", ">their deviation",
+        ">false of all trials",
     )  # fmt: skip
     rows = []
     for name, own in report.identical.items():
-        for arrangement, spread in (
-            ("own processes", own),
-            ("one process", report.shared.get(name)),
-        ):
+        one = report.shared.get(name)
+        for arrangement, spread in (("own processes", own), ("one process", one)):
             if spread is not None:
-                rows.append(
-                    [
-                        name,
-                        arrangement,
-                        str(spread.sessions),
-                        f"{spread.tally.found} of {spread.tally.trials}",
-                        percent(spread.cost.deviation),
-                        duration(spread.cost.session_ns(10) / 1e9),
-                        duration(spread.seconds_to_2_percent),
-                    ]
-                )
+                rows.append([name, arrangement, *_arrangement(spread)])
     return table(titles, rows)
+
+
+def _arrangement(spread: Spread) -> list[str]:
+    cost, seconds, loud = spread.cost, spread.seconds_to_2_percent, spread.loud_deviation
+    return [
+        str(spread.quiet),
+        "" if cost is None else percent(cost.deviation),
+        "" if cost is None else duration(cost.session_ns(10) / 1e9),
+        "" if seconds is None else duration(seconds),
+        str(spread.sessions - spread.quiet),
+        "" if loud is None else percent(loud),
+        f"{spread.tally.found} of {spread.tally.trials}",
+    ]
