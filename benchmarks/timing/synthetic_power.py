@@ -89,7 +89,8 @@ def power(comparisons: int, sessions: int, trials: int, seed: int) -> Power:
         trials: cells at the predicted effect; with one comparison, half as many at each other.
         seed: of all of them.
     """
-    predicted = predicted_ratio(comparisons, sessions, max(20, trials // 5), seed)
+    # As many cells as trials: the error of a mean of few would be taken for one of the method.
+    predicted = predicted_ratio(comparisons, sessions, max(20, trials // comparisons), seed)
     groups: list[tuple[tuple[float, ...], int]] = [(NINE_STEPS[:comparisons], trials)]
     if comparisons == 1:
         groups = [((step,), trials if step == 1 else trials // 2) for step in STEPS]
