@@ -16,7 +16,7 @@ TRUTH_TRIALS = 100
 TRUTH_UNITS = (20,) * 4 + (21,) * 4 + (22,) * 4
 CURVE_BLOCK_NS = 140_000_000
 CURVE_SESSIONS = 6
-SHARED_SESSIONS = 6
+SHARED_SESSIONS = 12
 
 
 def identical(model: str, engine: str) -> Design:
