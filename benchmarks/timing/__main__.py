@@ -20,7 +20,14 @@ from benchmarks.timing.modes import all_modes, mode_results
 from benchmarks.timing.modes import fill as fill_modes
 from benchmarks.timing.overhead import overhead
 from benchmarks.timing.real import real_report
-from benchmarks.timing.report import TimingReport, insert, limits, render_report, write_report
+from benchmarks.timing.report import (
+    TimingReport,
+    insert,
+    limits,
+    read_report,
+    render_report,
+    write_report,
+)
 from bitworth.atomic import write_atomic
 from bitworth.engines.cpu import usable_cores
 from bitworth.errors import UserError
@@ -127,8 +134,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("benchmarks.timing: interrupted; finished sessions are kept, run it again to go on")
         return 130
-    write_report(report, given.results / "timing.json")
-    tables = render_report(report)
+    path = given.results / "timing.json"
+    write_report(report, path)
+    # As whoever reads the file renders it.
+    tables = render_report(read_report(path))
     if given.docs is not None:
         write_atomic(given.docs, insert(given.docs.read_text(), tables).encode())
     sys.stdout.write(tables)
