@@ -118,4 +118,4 @@ def test_until_settled_is_kept_in_the_record(
     assert record["facts"]["config"]["timing"]["until_settled"] is True
     assert record["derived"]["timing"]["until_settled"] is True
     (job,) = record["facts"]["cells"][0]["jobs"]
-    assert "look 1 of 9 (after 2, 3, 5, 7, 11, 17, 26, 39, 60 sessions)" in job["stopped"]
+    assert " of 9 (after 2, 3, 5, 7, 11, 17, 26, 39, 60 sessions)" in job["stopped"]
