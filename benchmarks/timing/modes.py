@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import onnx
@@ -15,9 +13,9 @@ from numpy.typing import NDArray
 
 from benchmarks.timing.bank import Bank, BankSession
 from benchmarks.timing.collect import Design, Say, gather
-from benchmarks.timing.designs import TRIAL_SESSIONS
 from benchmarks.timing.models import ENGINES, MATMUL_SIZE, MODELS
 from benchmarks.timing.render_real import percent, table
+from benchmarks.timing.trials import Tally, identical_trials, tally
 from bitworth.engines.base import Arrays, EngineOptions
 from bitworth.engines.cpu import usable_cores
 from bitworth.measurement.batch import batched
@@ -29,8 +27,6 @@ from bitworth.record.schema import Throughput
 from bitworth.verdict import (
     QuantileInterval,
     TimingRules,
-    blocks_from_samples,
-    compare,
     label_samples,
     quantile_interval,
 )
@@ -83,26 +79,17 @@ class ModeResult:
     Attributes:
         mode: what it timed.
         sessions: in the bank.
-        trials: pairs of identical plans, in six sessions each.
-        verdicts: of these trials, by name.
-        half_width: median half-width of their intervals as a fraction; None without trials.
+        tally: of its trials, in six sessions each.
         throughput: samples a second over all plans; None in the tail mode.
         p50, tail: of a call over all plans; None in the throughput mode.
     """
 
     mode: Mode
     sessions: int
-    trials: int
-    verdicts: dict[str, int]
-    half_width: float | None
+    tally: Tally
     throughput: Throughput | None
     p50: QuantileInterval | None
     tail: QuantileInterval | None
-
-    @property
-    def false(self) -> int:
-        """Trials in which a plan is called faster or slower than itself."""
-        return self.verdicts.get("faster", 0) + self.verdicts.get("slower", 0)
 
 
 def all_modes() -> tuple[Mode, ...]:
@@ -170,42 +157,24 @@ def fill(
     return True
 
 
-def mode_results(
-    modes: Sequence[Mode], banks: Path, rules: TimingRules, trial_sessions: int = TRIAL_SESSIONS
-) -> tuple[ModeResult, ...]:
+def mode_results(modes: Sequence[Mode], banks: Path, rules: TimingRules) -> tuple[ModeResult, ...]:
     """Judge the banks in ``banks``; modes without a session are left out."""
     found = ((mode, Bank(banks / f"{mode.name}.jsonl.gz").sessions) for mode in modes)
-    return tuple(_result(m, s, rules, trial_sessions) for m, s in found if s)
+    return tuple(_result(mode, sessions, rules) for mode, sessions in found if sessions)
 
 
-def _result(
-    mode: Mode, sessions: Sequence[BankSession], rules: TimingRules, trial_sessions: int
-) -> ModeResult:
-    labels = len(sessions[0].order[0])
-    verdicts: Counter[str] = Counter()
-    widths: list[float] = []
-    blocks = [blocks_from_samples(s.order, s.samples_ns, mode.quantile) for s in sessions]
-    for first in range(0, len(sessions) - trial_sessions + 1, trial_sessions):
-        trial = blocks[first : first + trial_sessions]
-        for pair in range(labels // 2):
-            names = [str(i) for i in range(labels)]
-            found = compare(trial, names, 2 * pair + 1, 2 * pair, rules=rules)
-            verdicts[found.verdict] += 1
-            if found.half_width_ratio is not None:
-                widths.append(found.half_width_ratio)
-    times = [_all_samples(session) for session in sessions]
+def _result(mode: Mode, sessions: Sequence[BankSession], rules: TimingRules) -> ModeResult:
     tail = mode.quantile
+    times = [_all_samples(session) for session in sessions]
+    throughput = None
+    if tail is None:
+        calls = [session.inner * mode.streams for session in sessions]
+        throughput = rate(mode.batch, list(zip(calls, times, strict=True)))
     return ModeResult(
         mode=mode,
         sessions=len(sessions),
-        trials=sum(verdicts.values()),
-        verdicts=dict(sorted(verdicts.items())),
-        half_width=median(widths) if widths else None,
-        throughput=None
-        if tail
-        else rate(
-            mode.batch, [(s.inner * mode.streams, t) for s, t in zip(sessions, times, strict=True)]
-        ),
+        tally=tally(list(identical_trials(sessions, tail)), 1.0, rules),
+        throughput=throughput,
         p50=quantile_interval(times, 0.5, _ALPHA) if tail else None,
         tail=quantile_interval(times, tail, _ALPHA) if tail else None,
     )
@@ -236,7 +205,10 @@ def mode_tables(results: Sequence[ModeResult]) -> str:
         for r in results
         if r.tail is not None
     ]
-    titles = (">sessions", ">false of trials", ">void", ">half-width (median)")
+    titles = (
+        ">sessions", ">false of trials", ">void", ">one after the other, Welch t",
+        ">pooled, Welch t", ">half-width (median)",
+    )  # fmt: skip
     return "\n\n".join(
         (
             table(
@@ -249,9 +221,15 @@ def mode_tables(results: Sequence[ModeResult]) -> str:
 
 
 def _judged(result: ModeResult) -> list[str]:
-    width = "" if result.half_width is None else percent(result.half_width)
-    void = str(result.verdicts.get("void", 0))
-    return [str(result.sessions), f"{result.false} of {result.trials}", void, width]
+    found = result.tally
+    return [
+        str(result.sessions),
+        f"{found.found} of {found.trials}",
+        str(found.verdicts.get("void", 0)),
+        str(found.one_after_the_other),
+        str(found.pooled),
+        percent(found.half_width),
+    ]
 
 
 def _rate_text(found: Throughput | None) -> str:

@@ -16,8 +16,10 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def percent(value: float) -> str:
-    """A fraction as a percentage with two significant digits at least."""
+def percent(value: float | None) -> str:
+    """A fraction as a percentage with two significant digits at least; empty for None."""
+    if value is None:
+        return ""
     return f"{100 * value:.2g}%" if abs(value) < 0.1 else f"{100 * value:.0f}%"
 
 

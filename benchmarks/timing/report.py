@@ -106,7 +106,10 @@ def limits(report: TimingReport) -> Sequence[tuple[str, bool]]:
         )
         for row in report.overhead
     ]
-    trials, false = sum(m.trials for m in report.modes), sum(m.false for m in report.modes)
+    trials, false = (
+        sum(m.tally.trials for m in report.modes),
+        sum(m.tally.found for m in report.modes),
+    )
     text = f"modes: {false} of {trials} trials are false, at most 5%"
     found.append((text, trials > 0 and false <= 0.05 * trials))
     return found

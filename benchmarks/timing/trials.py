@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from benchmarks.timing.bank import BankSession
 from benchmarks.timing.designs import TRIAL_SESSIONS, TRUTH_UNITS
 from benchmarks.timing.sequential import SequentialResult, one_after_the_other, pooled
-from bitworth.verdict import Comparison, TimingRules, compare, label_samples
+from bitworth.verdict import (
+    Comparison,
+    TimingRules,
+    blocks_from_samples,
+    compare,
+    label_samples,
+)
 
 Samples = list[NDArray[np.float64]]
 
@@ -29,17 +35,19 @@ class Trial:
         sessions: the sessions.
         baseline: label of the one plan.
         variant: label of the other.
+        quantile: what is compared; None for medians.
     """
 
     first: int
     sessions: tuple[BankSession, ...]
     baseline: int
     variant: int
+    quantile: float | None = None
 
     def judged(self, rules: TimingRules) -> Comparison:
         """The verdict of a study's comparison on these samples, the A/A check of a copy aside."""
         labels = [str(i) for i in range(len(self.sessions[0].order[0]))]
-        blocks = [session.blocks() for session in self.sessions]
+        blocks = [blocks_from_samples(s.order, s.samples_ns, self.quantile) for s in self.sessions]
         return compare(blocks, labels, self.variant, self.baseline, rules=rules)
 
     def samples(self, label: int) -> Samples:
@@ -53,10 +61,12 @@ class Trial:
         return arrangement(self.samples(self.baseline), self.samples(self.variant))
 
 
-def identical_trials(sessions: Sequence[BankSession]) -> Iterator[Trial]:
+def identical_trials(
+    sessions: Sequence[BankSession], quantile: float | None = None
+) -> Iterator[Trial]:
     """Trials of neighbouring labels: 0 and 1, 2 and 3, ..."""
     pairs = len(sessions[0].order[0]) // 2 if sessions else 0
-    yield from _trials(sessions, [(2 * i, 2 * i + 1) for i in range(pairs)])
+    yield from _trials(sessions, [(2 * i, 2 * i + 1) for i in range(pairs)], quantile)
 
 
 def truth_trials(sessions: Sequence[BankSession], units: int) -> Iterator[Trial]:
@@ -66,11 +76,15 @@ def truth_trials(sessions: Sequence[BankSession], units: int) -> Iterator[Trial]
     yield from _trials(sessions, list(zip(least, more, strict=True)))
 
 
-def _trials(sessions: Sequence[BankSession], pairs: Sequence[tuple[int, int]]) -> Iterator[Trial]:
+def _trials(
+    sessions: Sequence[BankSession],
+    pairs: Sequence[tuple[int, int]],
+    quantile: float | None = None,
+) -> Iterator[Trial]:
     for first in range(0, len(sessions) - TRIAL_SESSIONS + 1, TRIAL_SESSIONS):
         group = tuple(sessions[first : first + TRIAL_SESSIONS])
         for baseline, variant in pairs:
-            yield Trial(first, group, baseline, variant)
+            yield Trial(first, group, baseline, variant, quantile)
 
 
 @dataclass(frozen=True)
@@ -81,7 +95,7 @@ class Tally:
         trials: all of them.
         verdicts: Bitworth's, by name.
         covered: trials whose interval holds the true ratio.
-        half_width: median half-width of the interval as a fraction.
+        half_width: median half-width of the interval as a fraction; None without one.
         one_after_the_other, pooled: trials in which the sequential comparison finds a difference.
         one_after_the_other_covered, pooled_covered: trials whose sequential interval holds the
             true ratio.
@@ -90,7 +104,7 @@ class Tally:
     trials: int
     verdicts: dict[str, int]
     covered: int
-    half_width: float
+    half_width: float | None
     one_after_the_other: int
     pooled: int
     one_after_the_other_covered: int
@@ -123,7 +137,7 @@ def tally(trials: Sequence[Trial], true_ratio: float, rules: TimingRules) -> Tal
         trials=len(trials),
         verdicts=dict(sorted(verdicts.items())),
         covered=covered,
-        half_width=float(np.median(widths)) if widths else float("nan"),
+        half_width=float(np.median(widths)) if widths else None,
         one_after_the_other=found,
         pooled=together,
         one_after_the_other_covered=found_covered,

@@ -118,4 +118,8 @@ def test_until_settled_is_kept_in_the_record(
     assert record["facts"]["config"]["timing"]["until_settled"] is True
     assert record["derived"]["timing"]["until_settled"] is True
     (job,) = record["facts"]["cells"][0]["jobs"]
-    assert " of 9 (after 2, 3, 5, 7, 11, 17, 26, 39, 60 sessions)" in job["stopped"]
+    ladder = (2, 3, 5, 7, 11, 17, 26, 39, 60)
+    # How many sessions fit into the budget depends on the machine; the look follows from them.
+    look = sum(count <= len(job["sessions"]) for count in ladder)
+    assert look >= 1
+    assert f"look {look} of 9 (after 2, 3, 5, 7, 11, 17, 26, 39, 60 sessions)" in job["stopped"]

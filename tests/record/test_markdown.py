@@ -130,7 +130,7 @@ def test_every_comparison_says_what_it_detects_and_what_it_still_needs(record: R
         assert comparison.detectable_ratio is not None
         percent = float(shown_["detects from"].strip("±%"))
         assert percent == pytest.approx((comparison.detectable_ratio - 1) * 100, abs=0.051)
-        more = shown_["more sessions to settle"]
+        more = shown_["more sessions to a verdict"]
         if comparison.more_sessions is None:
             assert more == "over 60 in all"
         else:
@@ -138,7 +138,7 @@ def test_every_comparison_says_what_it_detects_and_what_it_still_needs(record: R
             assert (more == "0") == (comparison.verdict != "not distinguishable")
     assert len(verdicts) > 2
     broken = cells_of(record, "int8 broken")
-    assert (broken["detects from"], broken["more sessions to settle"]) == ("–", "–")
+    assert (broken["detects from"], broken["more sessions to a verdict"]) == ("–", "–")
     assert cells_of(record, "fp8 all")["sessions"] == "–"
 
 

@@ -126,8 +126,8 @@ def _meanings(record: Record) -> tuple[Cell, ...]:
             "detects from: a change of this size or more would have got a verdict with a "
             "probability of ",
             power,
-            ". more sessions to settle: until there is a verdict, if "
-            "estimate and spread stay as they are.",
+            ". more sessions to a verdict: if estimate and spread stay as they are. What the "
+            "policy's limit on the speed-up takes is another number: the decision gives it.",
         ),
         line("void: a check failed, so there is no number; the note says which."),
         line(

@@ -107,7 +107,7 @@ def _verdict_columns(record: Record, metrics: Sequence[str], rival: bool) -> tup
         column("half-width", "time"),
         column("sessions", "sessions"),
         column("detects from", "sessions"),
-        column("more sessions to settle", "sessions"),
+        column("more sessions to a verdict", "sessions"),
     ]
     if rival:
         found.append(column("against the best free win", "rival"))
