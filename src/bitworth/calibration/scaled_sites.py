@@ -9,14 +9,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from bitworth.calibration.scales import (
-    UnusableScaleError,
-    activation_scale,
-    smallest_scale,
-    weight_amax,
-    weight_scale,
-)
+from bitworth.calibration.scales import UnusableScaleError, activation_scale, smallest_scale
 from bitworth.calibration.statistics import RangeStatistics
+from bitworth.calibration.weight_scales import weight_amax, weight_scale
 from bitworth.lowering.scaling import QuantizedSite, TensorScale
 from bitworth.recipe.recipe import Quantize
 from bitworth.recipe.site import Site

@@ -1,7 +1,14 @@
 """What to quantize: formats, granularity, sites, groups and recipes. Pure data."""
 
 from bitworth.recipe.formats import FORMATS, Format, format_named
-from bitworth.recipe.granularity import PER_CHANNEL, PER_TENSOR, Granularity, PerChannel, PerTensor
+from bitworth.recipe.granularity import (
+    PER_CHANNEL,
+    PER_TENSOR,
+    Granularity,
+    PerBlock,
+    PerChannel,
+    PerTensor,
+)
 from bitworth.recipe.recipe import Calibrator, Quantize, Recipe
 from bitworth.recipe.site import Site
 
@@ -12,6 +19,7 @@ __all__ = [
     "Calibrator",
     "Format",
     "Granularity",
+    "PerBlock",
     "PerChannel",
     "PerTensor",
     "Quantize",

@@ -15,15 +15,28 @@ class PerTensor:
 
 @dataclass(frozen=True)
 class PerChannel:
-    """One scale for each output channel: scale shape ``(out_channels,)``.
+    """One scale for each channel: scale shape ``(channels,)``.
 
-    The axis is the site's own (``Site.weight_axis``): 0 for Conv, 1 for ConvTranspose, 0 or 1 for
-    Gemm by ``transB``, the last for MatMul.
+    Of a weight the axis is that of the output channels (``Site.weight_axis``): 0 for Conv, 1 for
+    ConvTranspose, 0 or 1 for Gemm by ``transB``, the last for MatMul. Of an activation it is that
+    of the channels (``Site.activation_axis``): 1 for convolutions, the last otherwise.
     """
 
     kind: Literal["per_channel"] = "per_channel"
 
 
-Granularity = PerTensor | PerChannel
+@dataclass(frozen=True)
+class PerBlock:
+    """One scale for ``size`` neighbours along the axis that is summed (``Site.block_axis``).
+
+    Scale shape: that of the tensor, with that axis divided by ``size``, rounded up. Shapes: a
+    weight (K, N) of a MatMul with blocks of 32 has scales (K / 32, N).
+    """
+
+    size: int
+    kind: Literal["block"] = "block"
+
+
+Granularity = PerTensor | PerChannel | PerBlock
 PER_TENSOR = PerTensor()
 PER_CHANNEL = PerChannel()

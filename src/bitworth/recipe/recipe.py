@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bitworth.recipe.granularity import PER_CHANNEL, PER_TENSOR, Granularity, PerTensor
+from bitworth.recipe.granularity import PER_CHANNEL, PER_TENSOR, Granularity
 
 Sign = Literal["auto", "s8", "u8", "by_range"]
 ZeroPoint = Literal["auto", "symmetric", "asymmetric"]
 Placement = Literal["auto", "before_activation", "after_activation", "input_only"]
 WeightRange = Literal["auto", "full", "reduced"]
+Scheme = Literal["static", "dynamic", "weight_only"]
+CalibratorName = Literal["max", "percentile", "entropy", "mse"]
+BasePrecision = Literal["fp32", "fp16", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -18,11 +21,13 @@ class Calibrator:
     """How a tensor's range is taken from its calibration statistics.
 
     Attributes:
-        name: ``max`` takes the extremes seen; ``percentile`` cuts the tails.
+        name: ``max`` takes the extremes seen; ``percentile`` cuts the tails; ``entropy`` the range
+            whose quantized distribution is closest to the tensor's (Kullback-Leibler); ``mse`` the
+            range with the smallest mean squared error.
         percentile: for ``percentile``, the share of values kept, in percent.
     """
 
-    name: Literal["max", "percentile"] = "max"
+    name: CalibratorName = "max"
     percentile: float = 99.99
 
 
@@ -38,6 +43,8 @@ class Quantize:
         format: a quantized format's name.
         weights: granularity of the weight scales.
         activations: granularity of the activation scales.
+        scheme: where the activations' scales come from: ``static`` from calibration, ``dynamic``
+            from the values at run time, ``weight_only``: activations are not quantized.
         sign: int8 activations: ``s8``, ``u8``, or ``by_range`` (u8 where a tensor is never
             negative, else s8).
         zero_point: int8 activations: ``symmetric`` (s8: zero point 0; u8: 0 for a tensor that is
@@ -50,20 +57,30 @@ class Quantize:
             all (``input_only``).
         fused: for ``after_activation``, the activation functions that the engine fuses; in front
             of any other the output is quantized; None: it fuses all. Part of the preference.
-        dequantize: base format that DequantizeLinear yields.
+        shared: operators that want all their quantized inputs under one scale (Add, Concat); None
+            leaves it to the preference.
+        smooth: SmoothQuant's alpha, 0..1: how much of the activations' outlier channels moves into
+            the weights; None: nothing is moved.
+        equalize: whether weight ranges are equalized across a Conv/Conv or Norm/Linear pair.
+        dequantize: float type that DequantizeLinear yields and that a site therefore computes in;
+            ``base`` is the recipe's base precision.
     """
 
     group: str
     format: str
     weights: Granularity = PER_CHANNEL
-    activations: PerTensor = PER_TENSOR
+    activations: Granularity = PER_TENSOR
+    scheme: Scheme = "static"
     sign: Sign = "auto"
     zero_point: ZeroPoint = "auto"
     weight_range: WeightRange = "auto"
     calibrator: Calibrator = field(default_factory=Calibrator)
     placement: Placement = "auto"
     fused: tuple[str, ...] | None = None
-    dequantize: Literal["fp32"] = "fp32"
+    shared: tuple[str, ...] | None = None
+    smooth: float | None = None
+    equalize: bool = False
+    dequantize: Literal["base"] | BasePrecision = "base"
 
 
 @dataclass(frozen=True)
@@ -73,7 +90,9 @@ class Recipe:
     Attributes:
         base: the precision of everything that no group quantizes.
         quantize: one entry a group; a site in several groups follows the last that names it.
+        keep_fp32: under a 16-bit base, operators and node name patterns that stay in fp32.
     """
 
     base: str = "fp32"
     quantize: tuple[Quantize, ...] = ()
+    keep_fp32: tuple[str, ...] = ()
