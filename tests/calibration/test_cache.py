@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from bitworth.calibration import Calibration, RangeAccumulator
 from bitworth.calibration.cache import from_arrays, load, save, to_arrays
+from bitworth.calibration.merging import rescaled
 
 
 @pytest.fixture
@@ -17,6 +19,13 @@ def calibration() -> Calibration:
         accumulator = RangeAccumulator()
         accumulator.add(rng.standard_normal(size).astype(np.float32))
         found[f"value {index} ü"] = accumulator.finish()
+    for channels in (0, 1, 5):
+        extremes = np.sort(rng.standard_normal((2, channels)), axis=0)
+        found[f"channels {channels}"] = replace(
+            found["value 2 ü"], channel_minimum=extremes[0], channel_maximum=extremes[1]
+        )
+    found["rescaled"] = rescaled(found["channels 5"], np.full(5, 2.0))
+    found["last"] = found["value 1 ü"]
     return Calibration(found, samples=7, tensor_batches=2, peak_run_bytes=99)
 
 
@@ -37,6 +46,19 @@ def test_arrays_hold_everything(calibration: Calibration) -> None:
             assert type(got) is type(value)
             assert np.array_equal(got, value)
     assert (back.samples, back.tensor_batches, back.peak_run_bytes) == (7, 2, 99)
+
+
+@pytest.mark.parametrize("missing", ["channel_counts", "channel_extremes", "shape_known"])
+def test_a_file_of_an_older_version_is_no_calibration(
+    calibration: Calibration, tmp_path: Path, missing: str
+) -> None:
+    path = tmp_path / "calibration.npz"
+    arrays = to_arrays(calibration)
+    np.savez(path, key=np.array("a"), **arrays)
+    check_equal(calibration, load(path, "a"))
+    del arrays[missing]
+    np.savez(path, key=np.array("a"), **arrays)
+    assert load(path, "a") is None
 
 
 def test_nothing_observed() -> None:

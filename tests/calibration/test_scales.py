@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -15,12 +16,11 @@ from bitworth.calibration import (
     UnusableScaleError,
     activation_range,
     activation_scale,
-    weight_scale,
 )
-from bitworth.calibration.scales import smallest_scale
-from bitworth.lowering.scaling import TensorScale
+from bitworth.calibration.scales import smallest_scale, usable_scale
+from bitworth.lowering.scaling import DynamicScale, TensorScale
 from bitworth.lowering.weights import dequantize, quantize
-from bitworth.recipe import PER_TENSOR, Calibrator, Quantize, Site
+from bitworth.recipe import Calibrator, Quantize
 
 INT8 = Quantize("all", "int8", sign="s8", zero_point="symmetric", weight_range="full")
 FP8 = replace(INT8, format="fp8_e4m3")
@@ -41,8 +41,12 @@ def seen(*values: float | np.floating | NDArray[np.floating]) -> RangeStatistics
     return accumulator.finish()
 
 
-def weight_site(shape: tuple[int, ...], axis: int, op_type: str = "Conv", groups: int = 1) -> Site:
-    return Site("w", "n", op_type, "w", shape, axis, 1, "x", "y", groups)
+def static(
+    found: RangeStatistics, entry: Quantize, dtype: str = "float32", axis: int | None = None
+) -> TensorScale:
+    scale = activation_scale(found, entry, dtype=dtype, axis=axis)
+    assert isinstance(scale, TensorScale)
+    return scale
 
 
 def error(x: NDArray[np.float64], scale: TensorScale) -> NDArray[np.float64]:
@@ -61,7 +65,7 @@ def test_every_value_in_the_range_is_within_half_a_step(
     point: Literal["symmetric", "asymmetric"],
 ) -> None:
     found = seen(np.array(pair))
-    scale = activation_scale(found, replace(INT8, sign=sign, zero_point=point))
+    scale = static(found, replace(INT8, sign=sign, zero_point=point))
     assert scale.scale.dtype == np.float32
     assert scale.scale.shape == ()
     low, high = min(pair), max(pair)
@@ -73,23 +77,30 @@ def test_every_value_in_the_range_is_within_half_a_step(
     assert lowest <= scale.zero_point <= highest
 
 
-@given(st.lists(ends, min_size=1, max_size=40))
-def test_fp8_reaches_448_at_amax(values: list[float]) -> None:
+@given(
+    st.lists(ends, min_size=1, max_size=40),
+    st.sampled_from([("fp8_e4m3", 448.0, 4, -6), ("fp8_e5m2", 57344.0, 3, -14)]),
+)
+def test_fp8_reaches_its_largest_at_amax(
+    values: list[float], kind: tuple[str, float, int, int]
+) -> None:
+    name, largest, digits, smallest = kind
     x = np.array(values, np.float32)
     amax = np.abs(x).max()
-    assume(amax > 2.0**-113)  # else the scale underflows
-    scale = activation_scale(seen(x), FP8)
-    assert (scale.storage, scale.zero_point) == ("fp8_e4m3", 0)
+    assume(amax > 2.0**-109)  # else the scale underflows
+    scale = static(seen(x), replace(INT8, format=name))
+    assert (scale.storage, scale.zero_point) == (name, 0)
+    assert scale.scale == np.float32(float(amax) / largest)
     back = dequantize(quantize(x, scale), scale).astype(np.float64)
-    # Three bits of mantissa; below 2**-6 of a step's unit the spacing is 2**-9.
-    assert (np.abs(back - x) <= np.maximum(np.abs(x) / 16.0, scale.scale * 2.0**-10) * 1.001).all()
+    room = np.maximum(np.abs(x) * 2.0**-digits, scale.scale * 2.0 ** (smallest - digits))
+    assert (np.abs(back - x) <= room * 1.001).all()
 
 
 def test_signs_and_zero_points() -> None:
     positive, mixed = seen(np.array([0.0, 2.0])), seen(np.array([-3.0, 2.0]))
 
     def made(found: RangeStatistics, **changes: str) -> tuple[str, float, int]:
-        scale = activation_scale(found, replace(INT8, **changes))  # type: ignore[arg-type]
+        scale = static(found, replace(INT8, **changes))  # type: ignore[arg-type]
         return scale.storage, float(scale.scale), scale.zero_point
 
     def f32(x: float) -> float:
@@ -135,7 +146,7 @@ def test_a_percentile_never_makes_a_tensor_vanish() -> None:
 @pytest.mark.parametrize("entry", [INT8, FP8, replace(INT8, sign="u8", zero_point="asymmetric")])
 def test_zero_tensors_get_scale_one(entry: Quantize) -> None:
     """CASES 1."""
-    assert activation_scale(seen(np.zeros(9)), entry).scale == 1.0
+    assert static(seen(np.zeros(9)), entry).scale == 1.0
 
 
 @pytest.mark.parametrize("entry", [INT8, FP8])
@@ -146,15 +157,13 @@ def test_underflow_is_reported(entry: Quantize) -> None:
     with pytest.raises(UnusableScaleError, match="underflows in float16"):
         activation_scale(seen(1e-6), entry, dtype="float16")
     activation_scale(seen(1e-6), entry)
-    with pytest.raises(UnusableScaleError, match="overflows"):
-        weight_scale(np.full((1, 1), 1e300), weight_site((1, 1), 0), entry)
+    with pytest.raises(UnusableScaleError, match="overflows in float32"):
+        usable_scale(1e300, 127.0, "float32")
 
 
 def test_the_widest_range_does_not_overflow() -> None:
     largest = np.finfo(np.float32).max
-    scale = activation_scale(
-        seen(largest, -largest), replace(INT8, sign="u8", zero_point="asymmetric")
-    )
+    scale = static(seen(largest, -largest), replace(INT8, sign="u8", zero_point="asymmetric"))
     assert float(scale.scale) == pytest.approx(float(largest) / 127.5)
 
 
@@ -166,90 +175,103 @@ def test_nothing_finite_is_reported() -> None:
 def test_unresolved_entries_are_refused() -> None:
     with pytest.raises(ValueError, match="'auto'"):
         activation_scale(seen(1.0), Quantize("all", "int8"))
-    with pytest.raises(ValueError, match="'auto'"):
-        weight_scale(np.ones((2, 2)), weight_site((2, 2), 0), Quantize("all", "int8"))
     with pytest.raises(ValueError, match="bf16"):
         activation_scale(seen(1.0), replace(INT8, format="bf16"))
 
 
+def channels(low: list[float], high: list[float], **changes: object) -> RangeStatistics:
+    found = seen(np.array(low), np.array(high))
+    return replace(found, channel_minimum=np.array(low), channel_maximum=np.array(high), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("axis", [1, -1, -2])
 @pytest.mark.parametrize(
-    ("op_type", "shape", "axis", "groups"),
+    ("entry", "storage", "levels"),
     [
-        ("Conv", (6, 4, 3, 3), 0, 1),
-        ("Conv", (6, 2, 3), 0, 2),
-        ("ConvTranspose", (6, 4, 3, 3), 1, 1),
-        ("ConvTranspose", (6, 4, 3, 3), 1, 3),
-        ("Gemm", (5, 7), 1, 1),
-        ("Gemm", (5, 7), 0, 1),
-        ("MatMul", (2, 5, 7), 2, 1),
+        (INT8, "int8", 127.0),
+        (replace(INT8, sign="u8", zero_point="asymmetric"), "int8", 127.0),
+        (Quantize("all", "int8"), "int8", 127.0),
+        (FP8, "fp8_e4m3", 448.0),
+        (replace(INT8, format="fp8_e5m2"), "fp8_e5m2", 57344.0),
     ],
 )
-@pytest.mark.parametrize("entry", [INT8, replace(INT8, weight_range="reduced"), FP8])
-def test_weights_per_channel(
-    op_type: str, shape: tuple[int, ...], axis: int, groups: int, entry: Quantize
-) -> None:
-    w = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    site = weight_site(shape, axis, op_type, groups)
-    scale = weight_scale(w, site, entry)
-    assert scale.scale.shape == (shape[axis],)
-    assert scale.axis == axis
-    levels = {"fp8_e4m3": 448.0}.get(entry.format, 63.0 if scale.limit else 127.0)
-    for channel in range(shape[axis]):
-        wanted = np.float32(np.abs(w.take(channel, axis)).max().astype(np.float64) / levels)
-        assert scale.scale[channel] == wanted
-    whole = weight_scale(w, site, replace(entry, weights=PER_TENSOR))
-    assert whole.scale.shape == ()
-    assert whole.axis is None
-    assert whole.scale == scale.scale.max()
-    if entry.format == "int8":
-        stored = quantize(w, scale).astype(int)
-        assert np.abs(stored).max() == levels
-        room = np.expand_dims(scale.scale, tuple(i for i in range(w.ndim) if i != axis))
-        assert (np.abs(dequantize(quantize(w, scale), scale) - w) <= room * 0.5001).all()
+def test_channels_are_symmetric(axis: int, entry: Quantize, storage: str, levels: float) -> None:
+    found = channels([-1.0, 0.0, 0.5, 0.0], [0.25, 3.0, 2.0, 0.0])
+    scale = static(found, entry, axis=axis)
+    assert (scale.storage, scale.axis, scale.zero_point) == (storage, axis, 0)
+    wanted = [np.float32(a / levels) for a in (1.0, 3.0, 2.0)]
+    assert scale.scale.tolist() == [*wanted, 1.0]
 
 
-@pytest.mark.parametrize("entry", [INT8, FP8])
-def test_a_zero_channel_gets_scale_one(entry: Quantize) -> None:
-    """CASES 2."""
-    w = np.ones((4, 3), np.float32)
-    w[2] = 0
-    scale = weight_scale(w, weight_site((4, 3), 0), entry)
-    assert scale.scale[2] == 1.0
-    back = dequantize(quantize(w, scale), scale)
-    assert np.isfinite(back).all()
-    assert not back[2].any()
+def test_channels_are_held_to_the_calibrated_range() -> None:
+    x = np.random.default_rng(0).standard_normal((10_000, 2)).astype(np.float32)
+    x[0, 0] = 1000.0
+    low, high = x.min(axis=0).astype(np.float64), x.max(axis=0).astype(np.float64)
+    found = replace(seen(x), channel_minimum=low, channel_maximum=high)
+    cut = Calibrator("percentile", 99.9)
+    _, end = activation_range(found, cut)
+    scale = static(found, replace(INT8, calibrator=cut), axis=-1)
+    assert scale.scale[0] == np.float32(end / 127)
+    assert scale.scale[1] == np.float32(min(float(np.abs(x[:, 1]).max()), end) / 127)
 
 
-def test_tiny_weights() -> None:
+def test_a_tiny_channel_gets_the_smallest_scale() -> None:
     """CASES 3."""
-    w = np.full((2, 3), 1e-41, np.float32)
-    with pytest.raises(UnusableScaleError, match="underflows in float32"):
-        weight_scale(w, weight_site((2, 3), 0), INT8)
-    half = np.full((2, 3), 6e-7, np.float16)
-    site = weight_site((2, 3), 0)
-    scale = weight_scale(half, site, INT8)
-    assert scale.scale.dtype == np.float32
-    assert float(scale.scale[0]) == pytest.approx(float(half[0, 0]) / 127)
+    found = channels([-1.0, -1e-6], [1.0, 1e-6])
+    assert static(found, INT8, dtype="float16", axis=1).scale[1] == smallest_scale("float16")
     with pytest.raises(UnusableScaleError, match="underflows in float16"):
-        weight_scale(half, replace(site, dtype="float16"), INT8)
+        static(channels([-1e-6], [1e-6]), INT8, dtype="float16", axis=1)
 
 
-@pytest.mark.parametrize(("dtype", "tiny"), [("float32", 1e-40), ("float16", 1e-4)])
-def test_a_tiny_channel_beside_others_keeps_the_site(dtype: str, tiny: float) -> None:
-    """As in both PP-OCRv6 models: one channel of denormals must not cost the whole site."""
-    w = np.array([[1.0, -0.5], [tiny, tiny / 3], [0.0, 0.0]], np.float32)
-    site = replace(weight_site((3, 2), 0), dtype=dtype)
-    scale = weight_scale(w, site, INT8)
-    assert scale.scale[0] == np.float32(1 / 127)
-    assert scale.scale[1] == np.float32(smallest_scale(dtype))
-    assert scale.scale[2] == 1.0
-    back = dequantize(quantize(w, scale), scale)
-    assert np.abs(back - w)[1].max() <= scale.scale[1] / 2
-    with pytest.raises(UnusableScaleError, match=f"underflows in {dtype}"):
-        weight_scale(w[1:], site, INT8)
+def test_channels_that_were_not_observed() -> None:
+    with pytest.raises(ValueError, match="channels were not observed"):
+        activation_scale(seen(1.0), INT8, axis=1)
 
 
-def test_weights_that_are_not_finite() -> None:
-    w = np.array([[1.0, np.inf]], np.float32)
-    with pytest.raises(UnusableScaleError, match="not finite"):
-        weight_scale(w, weight_site((1, 2), 0), INT8)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("entry", [INT8, FP8, replace(INT8, sign="u8", zero_point="asymmetric")])
+@given(st.floats(0.01, 1000), st.floats(0.01, 1000))
+def test_scales_are_numbers_of_the_graphs_type(
+    dtype: str, entry: Quantize, low: float, high: float
+) -> None:
+    """What is stored is what divides, so nothing is lost between the two."""
+    scale = static(seen(-low, high), entry, dtype=dtype)
+    stored = scale.scale.astype(np.float16 if dtype == "float16" else ml_dtypes.bfloat16)
+    assert stored.astype(np.float32) == scale.scale
+    assert scale.scale == pytest.approx(static(seen(-low, high), entry).scale, rel=2.0**-8)
+
+
+@pytest.mark.parametrize("name", ["int8", "mxfp8", "nvfp4"])
+def test_dynamic_scales(name: str) -> None:
+    entry = Quantize("all", name, scheme="dynamic")
+    wanted = {
+        "int8": DynamicScale("uint8"),
+        "mxfp8": DynamicScale("fp8_e4m3", 32, "e8m0"),
+        "nvfp4": DynamicScale("fp4_e2m1", 16, "fp8_e4m3", float(np.float32(5.0 / 2688))),
+    }[name]
+    assert activation_scale(seen(-5.0, 3.0), entry) == wanted
+    assert activation_scale(seen(-5.0, 3.0), entry, dtype="float16") == wanted
+    if name == "nvfp4":
+        with pytest.raises(ValueError, match="needs statistics"):
+            activation_scale(None, entry)
+    else:
+        assert activation_scale(None, entry) == wanted
+    dead = activation_scale(seen(np.zeros(3)), entry)
+    assert dead == (replace(wanted, tensor_scale=1.0) if name == "nvfp4" else wanted)
+    with pytest.raises(UnusableScaleError, match="no finite value"):
+        activation_scale(seen(np.nan), entry)
+
+
+def test_scales_that_no_format_has() -> None:
+    for entry, match in (
+        (replace(FP8, scheme="dynamic"), "fp8_e4m3' has no dynamic scales"),
+        (replace(INT8, format="nvfp4"), "nvfp4' has no static scales"),
+        (replace(INT8, format="mxfp8"), "mxfp8' has no static scales"),
+        (replace(INT8, format="int4"), "leaves activations alone"),
+        (replace(INT8, scheme="weight_only"), "leaves activations alone"),
+        (replace(INT8, format="fp33"), "fp33"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            activation_scale(seen(1.0), entry)
+    with pytest.raises(ValueError, match="need statistics"):
+        activation_scale(None, INT8)

@@ -189,6 +189,20 @@ def test_nothing_seen() -> None:
     assert found.magnitude_quantile(1.0) == found.quantile(0.0) == 0.0
 
 
+@given(st.lists(wild, max_size=4), wild)
+def test_absorbed_statistics_are_as_good_as_the_values(
+    parts: list[NDArray[np.float32]], more: NDArray[np.float32]
+) -> None:
+    with patch.object(statistics, "TAIL", 4):
+        accumulator = RangeAccumulator()
+        for part in parts:
+            accumulator.absorb(collect([part]))
+        accumulator.add(more)
+        found = accumulator.finish()
+        assert same(found, collect([*parts, more]))
+    check_against_numpy(found, np.concatenate([*parts, more]))
+
+
 def test_a_quantile_outside_is_refused() -> None:
     with pytest.raises(ValueError, match="between 0 and 1"):
         collect([np.ones(3, np.float32)]).quantile(1.5)

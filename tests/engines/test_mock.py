@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -9,6 +11,14 @@ from numpy.typing import NDArray
 from bitworth.engines.base import EngineError, EngineOptions, LoweredModel, Runner
 from bitworth.engines.mock import ENGINE, ClockScript
 from bitworth.engines.registry import MODULES, engine_named
+from bitworth.recipe import FORMATS, Quantize
+from bitworth.recipe.consistency import (
+    fault,
+    natural_activations,
+    natural_weights,
+    support_key,
+)
+from bitworth.recipe.recipe import Scheme
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -148,7 +158,18 @@ def test_the_registry_finds_every_engine(name: str) -> None:
     assert info.name == name
     assert info.version
     assert info.device
-    assert set(info.formats) == {"fp32", "bf16", "int8", "fp8_e4m3"}
+    # Whatever a recipe can ask for, an engine says what it does with it.
+    schemes = get_args(Scheme)
+    quantized = [f.name for f in FORMATS.values() if f.role == "quantized"]
+    entries = [
+        replace(
+            Quantize("all", name, natural_weights(name), natural_activations(name)), scheme=scheme
+        )
+        for name in quantized
+        for scheme in schemes
+    ]
+    asked = {support_key(e.format, e.scheme) for e in entries if fault(e) is None}
+    assert set(info.formats) == {"fp32", "bf16", "fp16"} | asked
     assert all(f.state == "native" or f.reason for f in info.formats.values())
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
+import openvino
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
@@ -16,6 +18,7 @@ from bitworth.subject.prepare import PreparedModel, prepare
 
 Make = Callable[..., PreparedModel]
 Run = Callable[..., list[NDArray[np.generic]]]
+RunOptimized = Callable[..., tuple[list[NDArray[np.generic]], Counter[str]]]
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     def build(
         graph: str, weights: Mapping[str, NDArray[np.generic]] | None = None, opset: int = 19
     ) -> PreparedModel:
-        ir_version = 8 if opset < 19 else 9
+        ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
         text = f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>{graph}'
         model = onnx.parser.parse_model(text)
         for key, array in (weights or {}).items():
@@ -48,6 +51,43 @@ def run() -> Run:
         options.log_severity_level = 3
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         return list(session.run(None, inputs))
+
+    return execute
+
+
+@pytest.fixture
+def run_optimized(tmp_path_factory: pytest.TempPathFactory) -> RunOptimized:
+    """Run model bytes in onnxruntime with all its optimizations; the operators are counted too.
+
+    Where it fuses a weight's DequantizeLinear into MatMulNBits, activations stay in float.
+    """
+
+    def execute(
+        model: bytes, **inputs: NDArray[np.generic]
+    ) -> tuple[list[NDArray[np.generic]], Counter[str]]:
+        path = tmp_path_factory.mktemp("optimized") / "model.onnx"
+        options = ort.SessionOptions()
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+        options.optimized_model_filepath = str(path)
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        outputs = list(session.run(None, inputs))
+        return outputs, Counter(n.op_type for n in onnx.load(path).graph.node)
+
+    return execute
+
+
+@pytest.fixture
+def run_openvino() -> Run:
+    """Run model bytes in OpenVINO, computing in fp32."""
+    core = openvino.Core()
+    config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+
+    def execute(model: bytes, **inputs: NDArray[np.generic]) -> list[NDArray[np.generic]]:
+        compiled = core.compile_model(core.read_model(model), "CPU", config)
+        results = compiled(inputs)
+        return [results[i] for i in range(len(compiled.outputs))]
 
     return execute
 

@@ -345,7 +345,7 @@ def test_programming_errors(chain: PreparedModel, make: Make) -> None:
     bad = [
         (other, [first], "no MatMul node"),
         (chain, [first, first], "given twice"),
-        (chain, [replace(first, activation=first.weight)], "one scale a tensor"),
+        (chain, [replace(first, activation=replace(S8, scale=np.ones(4, np.float32)))], "axis"),
         (chain, [replace(first, activation=replace(S8, limit=63))], "weights only"),
         (chain, [replace(second, output_value="y", output=S8)], "output of the graph"),
     ]

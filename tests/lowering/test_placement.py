@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bitworth.lowering.placement import observed_values, output_value
+from bitworth.recipe.site import Site
 from bitworth.subject.onnx_model import load
 from bitworth.subject.prepare import PreparedModel, prepare
 from bitworth.subject.sites import find_sites
@@ -51,6 +52,16 @@ SPELLINGS = {
         "q = Mul(v, v) \n k = Mul(v, q) \n l = Mul(k, c) \n n = Add(v, l) \n o = Mul(n, c)"
         "\n t = Tanh(o) \n p = Add(t, one) \n m = Mul(v, p) \n a = Mul(m, half)"
     ),
+    "Gelu by Tanh and Pow": (
+        "k = Pow(v, three) \n l = Mul(k, c) \n n = Add(v, l) \n o = Mul(n, c) \n t = Tanh(o)"
+        "\n p = Add(t, one) \n h = Mul(v, half) \n a = Mul(h, p)"
+    ),
+    "x * Sigmoid(c * x)": "d = Mul(v, c) \n s = Sigmoid(d) \n a = Mul(v, s)",
+    "x / (1 + Exp(-x))": "n = Neg(v) \n e = Exp(n) \n p = Add(e, one) \n a = Div(v, p)",
+    "x * Tanh(Softplus(x))": "s = Softplus(v) \n t = Tanh(s) \n a = Mul(v, t)",
+    "HardSwish by factor": (
+        "p = Add(v, three) \n k = Clip(p, c, six) \n d = Div(k, six) \n a = Mul(v, d)"
+    ),
     "HardSwish by Clip": (
         "p = Add(v, three) \n k = Clip(p, c, six) \n m = Mul(v, k) \n a = Div(m, six)"
     ),
@@ -60,7 +71,13 @@ KINDS = {
     "Sigmoid(x) * x": "Swish",
     "x * HardSigmoid(x)": "HardSwish",
     "HardSwish by Clip": "HardSwish",
+    "HardSwish by factor": "HardSwish",
+    "x * Sigmoid(c * x)": "Swish",
+    "x / (1 + Exp(-x))": "Swish",
+    "x * Tanh(Softplus(x))": "Mish",
 }
+# Operators that came later than the opset of the others.
+LATER = {"Gelu": 20, "Mish": 18, "Swish": 24}
 
 
 def _model(make: Make, body: str, end: str = "y = ReduceMax(a)") -> PreparedModel:
@@ -89,6 +106,40 @@ def test_an_activation_function_is_followed(make: Make, spelling: str, bias: boo
     assert _value(prepared, "after_activation", ("None",)) == own
     (site,) = find_sites(prepared).sites
     assert observed_values(prepared.model, (site, site)) == ("x", own, "a")
+
+
+@pytest.mark.parametrize("op", LATER)
+def test_an_activation_function_with_an_operator_of_its_own(make: Make, op: str) -> None:
+    text = "g (float[N, 4] x) => (float[A, B] y) {{ v = MatMul(x, w) \n a = {}(v) \n y = Abs(a) }}"
+    prepared = make(text.format(op), {"w": CONSTANTS["w"]}, opset=LATER[op])
+    assert _value(prepared, "after_activation", (op,)) == "a"
+    assert _value(prepared, "after_activation", ("None",)) == "v"
+
+
+@pytest.mark.parametrize(
+    "branch",
+    ["p = Relu(v)", "s = Sigmoid(v) \n p = Mul(v, s)", "p = Add(v, b)", "p = Softmax(v)"],
+)
+def test_what_stands_in_a_body_does_not_follow(make: Make, branch: str) -> None:
+    # Its values are not of this graph, and what it yields goes on outside.
+    prepared = make(
+        "g (float[N, 4] x, bool t) => (float[A, B] y)"
+        f"{{ v = MatMul(x, w) \n a = If (t) <then_branch = h () => (float[N, 4] p) {{ {branch} }},"
+        f"else_branch = l () => (float[N, 4] p) {{ {branch} }}> \n y = Exp(a) }}",
+        {k: CONSTANTS[k] for k in "wb"},
+    )
+    assert _value(prepared, "after_activation") == "v"
+    assert _value(prepared, "before_activation") == "v"
+
+
+def test_both_activations_of_a_product_are_observed(make: Make) -> None:
+    prepared = make(
+        "g (float[2, 3, 4] q, float[2, 4, 3] k) => (float[A, B, C] y)"
+        "{ l = Neg(k) \n v = MatMul(q, l) \n y = Exp(v) }"
+    )
+    node = next(n for n in prepared.model.graph if n.op_type == "MatMul")
+    site = Site("@matmul:/0", str(node.name), "MatMul", "", (), 0, 0, "q", "v", second="l")
+    assert observed_values(prepared.model, (site,)) == ("q", "l", "v")
 
 
 @pytest.mark.parametrize(

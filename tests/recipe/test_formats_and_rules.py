@@ -14,38 +14,56 @@ import bitworth.recipe as public
 from bitworth.engines.cpu import ISA_FLAGS
 from bitworth.recipe import FORMATS, PER_CHANNEL, PER_TENSOR, Quantize, Recipe, Site, format_named
 from bitworth.recipe.recipe import Placement, Sign, WeightRange, ZeroPoint
-from bitworth.recipe.rules import preference, resolve
+from bitworth.recipe.rules import EMULATED, preference, resolve
 
-ENGINES = ("onnxruntime", "openvino", "mock")
+ENGINES = ("onnxruntime", "openvino", "tensorrt", "mock")
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
         ("fp32", np.float32),
+        ("fp16", np.float16),
         ("bf16", ml_dtypes.bfloat16),
-        ("fp8_e4m3", ml_dtypes.float8_e4m3fn),
         ("int8", np.int8),
+        ("int4", ml_dtypes.int4),
+        ("fp8_e4m3", ml_dtypes.float8_e4m3fn),
+        ("fp8_e5m2", ml_dtypes.float8_e5m2),
+        ("mxfp8", ml_dtypes.float8_e4m3fn),
+        ("nvfp4", ml_dtypes.float4_e2m1fn),
     ],
 )
 def test_the_table_of_formats(name: str, dtype: type) -> None:
     found = format_named(name)
-    info = np.iinfo(dtype) if name == "int8" else ml_dtypes.finfo(dtype)
+    info = ml_dtypes.iinfo(dtype) if name.startswith("int") else ml_dtypes.finfo(dtype)
     assert found.name == name
     assert found.largest == float(info.max)
-    assert found.bits == np.dtype(dtype).itemsize * 8
-    assert found.role == ("base" if name in ("fp32", "bf16") else "quantized")
+    assert found.bits == info.bits
+    assert found.role == ("base" if name in ("fp32", "fp16", "bf16") else "quantized")
+    assert (found.element == "float") == (found.role == "base")
 
 
-def test_no_format_is_without_a_test() -> None:
-    assert list(FORMATS) == ["fp32", "bf16", "int8", "fp8_e4m3"]
-    # Per-channel Q/DQ needs opset 13, FP8 needs 19.
-    assert FORMATS["int8"].onnx_opset == 13
-    assert FORMATS["fp8_e4m3"].onnx_opset == 19
+@pytest.mark.parametrize(
+    ("name", "opset", "block", "scale"),
+    [
+        ("int8", 13, None, "float"),  # Q/DQ by channel
+        ("int4", 21, None, "float"),
+        ("fp8_e4m3", 19, None, "float"),
+        ("fp8_e5m2", 19, None, "float"),
+        ("nvfp4", 23, 16, "fp8_e4m3"),
+        ("mxfp8", 24, 32, "e8m0"),
+    ],
+)
+def test_what_a_quantized_format_needs(
+    name: str, opset: int, block: int | None, scale: str
+) -> None:
+    found = FORMATS[name]
+    assert (found.onnx_opset, found.block, found.scale) == (opset, block, scale)
+    assert found.weights_only == (name == "int4")
 
 
 def test_an_unknown_format_names_the_known_ones() -> None:
-    with pytest.raises(KeyError, match="unknown format 'int7'; known: fp32, bf16, int8, fp8_e4m3"):
+    with pytest.raises(KeyError, match="unknown format 'int7'; known: fp32, fp16, bf16, int8"):
         format_named("int7")
 
 
@@ -86,8 +104,12 @@ def test_resolving_leaves_no_auto_and_changes_nothing_else(
     for field in fields(Quantize):
         was, now = getattr(quantize, field.name), getattr(done, field.name)
         assert now != "auto"
-        open_ = was == "auto" or (field.name == "fused" and was is None)
+        if field.name == "fused":
+            continue
+        open_ = was == "auto" or (field.name == "shared" and was is None)
         assert now == (getattr(preferred, field.name) if open_ else was)
+    signed = (done.format, done.sign, done.zero_point) == ("int8", "s8", "symmetric")
+    assert done.fused == (preferred.fused_signed if signed else preferred.fused)
     assert resolve(done, preferred) == done
 
 
@@ -99,8 +121,8 @@ def test_preferences_say_why(engine: str, isa: tuple[str, ...]) -> None:
     assert "auto" not in vars(found).values()
     assert found.reason
     assert "\n" not in found.reason
-    # 16-bit sums saturate where there is no 8-bit dot product.
-    narrow = isa in ((), ("avx2",))
+    # 16-bit sums saturate where there is no 8-bit dot product; a GPU has one.
+    narrow = isa in ((), ("avx2",)) and engine != "tensorrt"
     assert found.weight_range == ("reduced" if narrow else "full")
     assert ("7 bits" in found.reason) == narrow
 
@@ -109,6 +131,91 @@ def test_what_is_given_stands() -> None:
     given_all = Quantize("all", "int8", sign="s8", placement="input_only", fused=("Relu",))
     done = resolve(given_all, preference("onnxruntime", ()))
     assert (done.sign, done.placement, done.fused) == ("s8", "input_only", ("Relu",))
+
+
+SITES = {
+    "conv": Site("w", "n", "Conv", "w", (8, 8, 3, 3), 0, 1, "x", "y"),
+    "depthwise 3d": Site("w", "n", "Conv", "w", (8, 1, 3, 3, 3), 0, 1, "x", "y", 8),
+    "transposed": Site("w", "n", "ConvTranspose", "w", (8, 8, 2, 2), 1, 1, "x", "y"),
+    "gemm": Site("w", "n", "Gemm", "w", (8, 8), 1, 1, "x", "y"),
+    "matmul": Site("w", "n", "MatMul", "w", (8, 8), 1, 1, "x", "y"),
+    "left": Site("w", "n", "MatMul", "w", (8, 8), 0, 0, "x", "y"),
+    "product": Site("@matmul:a/1", "n", "MatMul", "", (), 0, 1, "x", "y", second="z", scope="a"),
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "signed", "placed"),
+    [
+        (
+            "onnxruntime",
+            {},
+            {"matmul": "before_activation", "left": "before_activation", "product": "input_only"},
+        ),
+        (
+            "openvino",
+            {"depthwise 3d", "transposed", "left", "product"},
+            {"product": "input_only"},
+        ),
+        ("tensorrt", set(SITES), {}),
+        ("mock", {}, {}),
+    ],
+)
+def test_what_an_engine_prefers_for_a_site(
+    engine: str, signed: set[str], placed: dict[str, str]
+) -> None:
+    preferred = preference(engine, ("avx2",))
+    for name, site in SITES.items():
+        done = resolve(Quantize("all", "int8"), preferred, site)
+        expected = ("s8", "symmetric") if name in signed else ("u8", "asymmetric")
+        assert (done.sign, done.zero_point) == expected, name
+        assert done.placement == placed.get(name, "after_activation"), name
+        # What is given stands, whatever the site.
+        given_all = Quantize(
+            "all", "int8", sign="u8", zero_point="asymmetric", placement="after_activation"
+        )
+        kept = resolve(given_all, preferred, site)
+        assert (kept.sign, kept.zero_point, kept.placement) == (
+            "u8", "asymmetric", "after_activation",
+        )  # fmt: skip
+    assert all(p.reason and "\n" not in p.reason for p in preferred.sites)
+
+
+@pytest.mark.parametrize(
+    ("sign", "zero_point", "fused"),
+    [
+        ("auto", "auto", ("Relu", "Clip")),
+        ("u8", "symmetric", ("Relu", "Clip")),
+        ("by_range", "symmetric", ("Relu", "Clip")),
+        ("s8", "asymmetric", ("Relu", "Clip")),
+        ("s8", "symmetric", ()),
+    ],
+)
+def test_signed_values_around_zero_do_not_hide_a_relu(
+    sign: Sign, zero_point: ZeroPoint, fused: tuple[str, ...]
+) -> None:
+    asked = Quantize("all", "int8", sign=sign, zero_point=zero_point)
+    assert resolve(asked, preference("onnxruntime", ())).fused == fused
+    assert resolve(asked, preference("openvino", ())).fused is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("site", [None, *SITES.values()])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Quantize("all", "int8", scheme="dynamic"),
+        Quantize("all", "int8", scheme="weight_only"),
+        Quantize("all", "int4", scheme="weight_only"),
+        Quantize("all", "int4"),
+        Quantize("all", "nvfp4", scheme="dynamic", placement="after_activation"),
+    ],
+)
+def test_only_static_scales_stand_at_outputs(
+    engine: str, site: Site | None, entry: Quantize
+) -> None:
+    assert resolve(entry, preference(engine, ()), site).placement == "input_only"
+    assert resolve(entry, EMULATED, site).placement == "input_only"
 
 
 @pytest.mark.parametrize(

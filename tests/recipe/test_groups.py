@@ -22,6 +22,26 @@ SITES = (
 IDS = tuple(s.id for s in SITES)
 
 
+DEEP = (
+    site("stem.weight"),
+    *(site(f"layers.{i}.{part}.weight", "MatMul") for i in range(4) for part in ("q", "ff")),
+    site("head.weight", "Gemm"),
+)
+
+
+def product(scope: str, number: int) -> Site:
+    id_ = f"@matmul:{scope}/{number}"
+    node = f"/{scope.replace('.', '/')}/MatMul_{number}"
+    return Site(id_, node, "MatMul", "", (), 0, 1, "x", "y", second="z", scope=scope)
+
+
+#: Three attentions of two products, and a product that is none's.
+PRODUCTS = (
+    *(product(f"layers.{i}.attention", n) for i in range(3) for n in (1, 2)),
+    product("gate", 1),
+)
+
+
 def ids(group: Group, times: dict[str, float] | None = None) -> tuple[str, ...]:
     return tuple(s.id for s in members(group, SITES, times or {}))
 
@@ -118,7 +138,18 @@ def test_a_share_is_reached_by_as_few_as_possible(times: list[int], share: float
             Group("g", op_types=("Conv", "LSTM")),
             "op type 'LSTM' matches no site; .*Conv, Gemm",
         ),
-        (Group("g", names=("stem*",), op_types=("Gemm",)), "'g' matches no site; loosen"),
+        (Group("g", names=("stem*",), op_types=("Gemm",)), "'g': matches no site; loosen"),
+        (Group("g", regex=("stem", "ff$")), r"regex 'ff\$' matches no site; .*such as"),
+        (Group("g", regex=("ff(",)), r"regex 'ff\(' cannot be read"),
+        (Group("g", where=("in_channels > 99",)), "where 'in_channels > 99' holds for no site; in"),
+        (Group("g", where=("in_chanels > 9",)), "unknown name 'in_chanels'; did you mean"),
+        (Group("g", exclude=("nowhere*",)), "exclude 'nowhere.' matches no site; .*such as"),
+        (Group("g", exclude=("re:no(w|t)",)), "exclude 're:no.w.t.' matches no site"),
+        (Group("g", exclude=("re:no(",)), r"regex 'no\(' cannot be read"),
+        (Group("g", exclude=("*",)), "'g': matches no site; loosen"),
+        (Group("g", first_blocks=0), "first_blocks is 0; give a whole number"),
+        (Group("g", last_blocks=-1), "last_blocks is -1; give a whole number"),
+        (Group("g", attention=True), "no product of two activations; leave the group out"),
     ],
 )
 def test_a_group_that_matches_nothing(group: Group, told: str) -> None:
@@ -136,3 +167,137 @@ def test_a_model_without_sites() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             members(group, (), {})
+
+
+@pytest.mark.parametrize(
+    ("regex", "found"),
+    [
+        (("stem",), (0,)),
+        (("[.]ff[.]",), (1, 3)),
+        (("^block[.][01]", "^head"), (1, 2, 3, 4)),
+        (("^/block/1/.*MatMul$",), (3,)),  # by the node's name
+        ((r"\d",), (1, 2, 3)),
+        (("",), (0, 1, 2, 3, 4)),
+    ],
+)
+def test_regular_expressions(regex: tuple[str, ...], found: tuple[int, ...]) -> None:
+    assert ids(Group("g", regex=regex)) == tuple(IDS[i] for i in found)
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        (("op_type == 'MatMul'",), (1, 2, 3)),
+        (("op_type != 'Gemm'", "in_channels == 4"), (0, 1, 2, 3)),
+        (("weights == 32",), (0, 1, 2, 3, 4)),
+    ],
+)
+def test_conditions_on_a_site(where: tuple[str, ...], found: tuple[int, ...]) -> None:
+    sites = tuple(Site(s.id, s.node, s.op_type, s.id, (8, 4), 0, 1, "x", "y") for s in SITES)
+    chosen = members(Group("g", where=where), sites, {})
+    assert tuple(s.id for s in chosen) == tuple(IDS[i] for i in found)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "blocks"),
+    [
+        (1, None, (0,)),
+        (2, None, (0, 1)),
+        (None, 1, (3,)),
+        (None, 3, (1, 2, 3)),
+        (1, 1, (0, 3)),
+        (3, 3, (0, 1, 2, 3)),
+        (9, None, (0, 1, 2, 3)),
+    ],
+)
+def test_depth(first: int | None, last: int | None, blocks: tuple[int, ...]) -> None:
+    chosen = members(Group("g", first_blocks=first, last_blocks=last), DEEP, {})
+    expected = [f"layers.{i}.{part}.weight" for i in blocks for part in ("q", "ff")]
+    assert [s.id for s in chosen] == expected
+
+
+def test_depth_and_a_name() -> None:
+    chosen = members(Group("g", names=("*.ff.*",), last_blocks=2), DEEP, {})
+    assert [s.id for s in chosen] == ["layers.2.ff.weight", "layers.3.ff.weight"]
+
+
+def test_depth_where_names_hold_none() -> None:
+    with pytest.raises(
+        ValueError, match=r"group 'g': the model's names such as 'stem.weight' hold"
+    ):
+        members(Group("g", first_blocks=1), (SITES[0], SITES[4]), {})
+
+
+@pytest.mark.parametrize(
+    ("exclude", "left"),
+    [
+        (("stem*",), (1, 2, 3, 4)),
+        (("re:[.]ff[.]",), (0, 2, 4)),
+        (("*qkv*", "re:^head", "/block/1/*"), (0, 1)),
+    ],
+)
+def test_exclusion(exclude: tuple[str, ...], left: tuple[int, ...]) -> None:
+    assert ids(Group("g", exclude=exclude)) == tuple(IDS[i] for i in left)
+
+
+def test_exclusion_comes_before_the_share_of_time() -> None:
+    found = ids(Group("g", exclude=("stem*",), top_share=0.4), TIMES)
+    assert found == IDS[1:2]
+    # What is excluded need not be among what is chosen.
+    assert ids(Group("g", names=("head*",), exclude=("stem*",))) == (IDS[4],)
+
+
+def chosen_products(group: Group, times: dict[str, float] | None = None) -> tuple[int, ...]:
+    found = members(group, SITES, times or {}, PRODUCTS)
+    return tuple(PRODUCTS.index(s) for s in found)
+
+
+def test_products_are_in_no_group_that_does_not_ask() -> None:
+    assert members(ALL, SITES, {}, PRODUCTS) == SITES
+    assert chosen_products(Group("g", attention=True)) == tuple(range(7))
+    with pytest.raises(ValueError, match=r"'@matmul:.' matches no site"):
+        members(Group("g", names=("@matmul:*",)), SITES, {}, PRODUCTS)
+
+
+@pytest.mark.parametrize(
+    ("group", "found"),
+    [
+        (Group("g", names=("*/2",), attention=True), range(6)),
+        (Group("g", names=("@matmul:layers.1.attention/1",), attention=True), (2, 3)),
+        (Group("g", regex=("MatMul_2$",), exclude=("*layers.1*/1",), attention=True), (0, 1, 4, 5)),
+        (Group("g", exclude=("re:[.]0[.].*/2$",), attention=True), range(2, 7)),
+        (Group("g", first_blocks=1, attention=True), (0, 1)),
+        (Group("g", last_blocks=1, attention=True), (4, 5)),
+        (Group("g", where=("not has_weight",), attention=True), range(7)),
+    ],
+)
+def test_an_attention_is_chosen_whole(group: Group, found: tuple[int, ...]) -> None:
+    assert chosen_products(group) == tuple(found)
+
+
+def test_the_slowest_product_brings_its_attention() -> None:
+    times = {PRODUCTS[3].id: 80.0, PRODUCTS[0].id: 20.0}
+    assert chosen_products(Group("g", top_share=0.5, attention=True), times) == (2, 3)
+    assert chosen_products(Group("g", top_share=0.9, attention=True), times) == (0, 1, 2, 3)
+
+
+@given(st.sets(st.integers(0, 6), min_size=1), st.sets(st.integers(0, 6)))
+def test_of_an_attention_all_or_none(named: set[int], excluded: set[int]) -> None:
+    group = Group(
+        "g",
+        names=tuple(PRODUCTS[i].id for i in sorted(named)),
+        exclude=tuple(PRODUCTS[i].id for i in sorted(excluded)),
+        attention=True,
+    )
+    want = {PRODUCTS[i].scope for i in named} - {PRODUCTS[i].scope for i in excluded}
+    if not want:
+        with pytest.raises(ValueError, match="matches no site"):
+            members(group, SITES, {}, PRODUCTS)
+        return
+    found = members(group, SITES, {}, PRODUCTS)
+    assert found == tuple(s for s in PRODUCTS if s.scope in want)
+
+
+def test_no_site_is_left_when_the_model_has_only_products() -> None:
+    with pytest.raises(ValueError, match="matches no site"):
+        members(ALL, (), {}, PRODUCTS)

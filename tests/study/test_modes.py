@@ -24,7 +24,8 @@ from bitworth.record.schema import Record, VariantSummary
 from bitworth.record.store import read_record
 from bitworth.record.tables import cell_title
 from bitworth.study import cell_run
-from bitworth.study.config import CellConfig, read_study_file
+from bitworth.study.config import read_study_file
+from bitworth.study.sections import CellConfig
 from bitworth.study.outputs import OutputPaths
 from bitworth.study.progress import Reporter
 from bitworth.study.request import StudyRequest

@@ -80,8 +80,65 @@ def test_attention_matmuls_are_listed_apart(write: Write) -> None:
     text = "g (float[N, 4] x, float[4, N] z) => (float[N, N] y) { y = MatMul(x, z) }"
     scan = _scan(write(text))
     assert scan.sites == ()
-    assert scan.attention == ("MatMul",)
+    assert scan.attention_nodes == ("MatMul",)
     assert scan.uncovered == ()
+
+
+# NODE reads w, whatever stands between the weight and it.
+CONSUMERS = {
+    "Conv": ("Conv(x, {w})", "float[1, 4, 6, 6] x", (5, 4, 3, 3)),
+    "ConvTranspose": ("ConvTranspose(x, {w})", "float[1, 4, 6, 6] x", (4, 5, 3, 3)),
+    "Gemm": ("Gemm(x, {w})", "float[3, 4] x", (4, 5)),
+    "MatMul": ("MatMul(x, {w})", "float[3, 4] x", (4, 5)),
+    "MatMul left": ("MatMul({w}, x)", "float[4, 3] x", (5, 4)),
+}
+
+
+def _turned(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    return np.ascontiguousarray(array.T)
+
+
+# What stands between a stored weight and its consumer: the node, and what is stored for it.
+Step = tuple[str, Callable[[NDArray[np.generic]], NDArray[np.generic]]]
+STEPS: dict[str, Step] = {
+    "Identity": ("Identity({0})", lambda a: a),
+    "Cast": ("Cast<to = 1>({0})", lambda a: a.astype(np.float16)),
+    "Transpose": ("Transpose({0})", _turned),
+    "Reshape": ("Reshape({0}, shape)", lambda a: a.reshape(-1)),
+    "Squeeze": ("Squeeze({0}, axes)", lambda a: a[np.newaxis]),
+}
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+@pytest.mark.parametrize("steps", [*([s] for s in STEPS), ["Cast", "Transpose", "Identity"], []])
+@pytest.mark.parametrize("constant_node", [False, True])
+def test_a_weight_behind_what_only_rearranges_it(
+    write: Write, consumer: str, steps: list[str], constant_node: bool
+) -> None:
+    text, signature, shape = CONSUMERS[consumer]
+    stored: NDArray[np.generic] = _rand(*shape)
+    nodes, name = [f"y = {text.format(w='w0')}"], "w0"
+    for number, step in enumerate(reversed(steps), 1):
+        node, make = STEPS[step]
+        nodes.insert(0, f"{name} = {node.format(f'w{number}')}")
+        stored, name = make(stored), f"w{number}"
+    weights: dict[str, NDArray[np.generic]] = {
+        "shape": np.array(shape, np.int64), "axes": np.array([0], np.int64), name: stored,
+    }  # fmt: skip
+    body = "\n ".join(nodes)
+    used = {k: v for k, v in weights.items() if k == name or f", {k})" in body}
+    path = write(f"g ({signature}) => (float y) {{ {body} }}", used)
+    if constant_node:
+        model = onnx.load(path)
+        value = next(t for t in model.graph.initializer if t.name == name)
+        model.graph.node.insert(0, helper.make_node("Constant", [], [name], value=value))
+        model.graph.initializer.remove(value)
+        onnx.save(model, path)
+    scan = _scan(path)
+    assert scan.uncovered == scan.attention == ()
+    (site,) = scan.sites
+    assert site.weight_shape == shape
+    assert (site.op_type, site.dtype) == (consumer.split()[0], "float32")
 
 
 @pytest.mark.parametrize("gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
@@ -158,13 +215,31 @@ def test_weight_types(write: Write, dtype: str) -> None:
     assert len(scan.uncovered) == (0 if dtype == "float16" else 1)
 
 
-def test_a_quantized_model_is_told(write: Write) -> None:
-    text = (
-        "g (float[N, 4] x) => (float[N, 4] y)"
-        "{ q = QuantizeLinear(x, s, z) \n d = DequantizeLinear(q, s, z) \n y = MatMul(d, w) }"
-    )
-    weights = {"w": _rand(4, 4), "s": np.array(0.1, "f4"), "z": np.array(0, "i1")}
-    assert _scan(write(text, weights)).already_quantized
+@pytest.mark.parametrize(
+    ("text", "sites", "left"),
+    [
+        # The activation alone, the weight alone, both.
+        ("q = QuantizeLinear(x, s, z)\n d = DequantizeLinear(q, s, z)\n y = MatMul(d, w)", 1, 0),
+        ("d = DequantizeLinear(i, s, z)\n y = MatMul(x, d)", 0, 1),
+        ("d = DequantizeLinear(i, s, z)\n y = Gemm(x, d)", 0, 1),
+        ("d = DequantizeLinear(i4, s, z)\n a = Conv(x4, d)\n y = Relu(a)", 0, 1),
+        ("q = QuantizeLinear(x, s, z)\n p = QLinearMatMul(q, s, z, i, s, z, s, z)\n"
+         "y = DequantizeLinear(p, s, z)", 0, 1),
+        ("q, t, u = DynamicQuantizeLinear(x)\n p = MatMulInteger(q, i, u)\n"
+         "y = Cast<to = 1>(p)", 0, 1),
+        ("q, t, u = DynamicQuantizeLinear(x)\n y = DequantizeLinear(q, t, u)", 0, 0),
+    ],
+)  # fmt: skip
+def test_a_quantized_model_is_told(write: Write, text: str, sites: int, left: int) -> None:
+    weights: dict[str, NDArray[np.generic]] = {
+        "w": _rand(4, 4), "s": np.array(0.1, "f4"), "z": np.array(0, "i1"),
+        "i": np.ones((4, 4), "i1"), "i4": np.ones((4, 4, 1, 1), "i1"),
+    }  # fmt: skip
+    used = {k: v for k, v in weights.items() if f"{k}," in text or f"{k})" in text}
+    graph = f"g (float[N, 4] x, float[1, 4, 3, 3] x4) => (float y) {{ {text} }}"
+    scan = _scan(write(graph, used))
+    assert scan.already_quantized
+    assert (len(scan.sites), len(scan.uncovered), len(scan.attention)) == (sites, left, 0)
 
 
 @pytest.mark.parametrize(

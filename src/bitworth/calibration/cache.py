@@ -22,12 +22,23 @@ def to_arrays(calibration: Calibration) -> dict[str, NDArray[np.generic]]:
     """Return arrays that hold all of ``calibration``; none of them needs pickle."""
     every = list(calibration.statistics.values())
     tails = [s.tail for s in every]
+    channels = [
+        np.stack([s.channel_minimum, s.channel_maximum])
+        for s in every
+        if s.channel_minimum is not None and s.channel_maximum is not None
+    ]
     return {
         "names": np.array(list(calibration.statistics), dtype=np.str_),
         "extremes": np.array([(s.minimum, s.maximum) for s in every], np.float64).reshape(-1, 2),
         "counts": np.array(
             [(s.count, s.zeros, s.nonfinite, s.exponent, s.tail.size) for s in every], np.int64
         ).reshape(-1, 5),
+        "shape_known": np.array([s.shape_known for s in every], np.bool_),
+        # -1: not observed; a tensor may have no channels.
+        "channel_counts": np.array(
+            [-1 if s.channel_minimum is None else s.channel_minimum.size for s in every], np.int64
+        ),
+        "channel_extremes": np.concatenate([np.empty((2, 0)), *channels], axis=1),
         "histograms": np.array([s.histogram for s in every], np.int64),
         "tails": np.concatenate(tails) if tails else np.empty(0, np.float64),
         "runs": np.array(
@@ -47,7 +58,11 @@ def from_arrays(arrays: Mapping[str, NDArray[np.generic]]) -> Calibration:
     extremes = np.asarray(arrays["extremes"], np.float64)
     histograms = np.asarray(arrays["histograms"], np.int64)
     tails = np.asarray(arrays["tails"], np.float64)
+    known = np.asarray(arrays["shape_known"], np.bool_)
+    sizes = np.asarray(arrays["channel_counts"], np.int64)
+    channels = np.asarray(arrays["channel_extremes"], np.float64)
     ends = np.cumsum(counts[:, 4])
+    channel_ends = np.cumsum(np.maximum(sizes, 0))
     statistics = {
         name: RangeStatistics(
             minimum=float(extreme[0]),
@@ -58,9 +73,20 @@ def from_arrays(arrays: Mapping[str, NDArray[np.generic]]) -> Calibration:
             exponent=int(count[3]),
             histogram=histogram.copy(),
             tail=tails[int(end) - int(count[4]) : int(end)].copy(),
+            channel_minimum=channels[0, last - size : last].copy() if size >= 0 else None,
+            channel_maximum=channels[1, last - size : last].copy() if size >= 0 else None,
+            shape_known=shape_known,
         )
-        for name, extreme, count, histogram, end in zip(
-            names, extremes, counts, histograms, ends, strict=True
+        for name, extreme, count, histogram, end, shape_known, size, last in zip(
+            names,
+            extremes,
+            counts,
+            histograms,
+            ends,
+            known.tolist(),
+            sizes.tolist(),
+            channel_ends.tolist(),
+            strict=True,
         )
     }
     samples, batches, peak = (int(n) for n in np.asarray(arrays["runs"], np.int64))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from bitworth.calibration.scales import UnusableScaleError, activation_scale, smallest_scale
 from bitworth.calibration.statistics import RangeStatistics
 from bitworth.calibration.weight_scales import weight_amax, weight_scale
-from bitworth.lowering.scaling import QuantizedSite, TensorScale
+from bitworth.lowering.scaling import (
+    ActivationScale,
+    DynamicScale,
+    QuantizedSite,
+    TensorScale,
+)
+from bitworth.recipe.consistency import needs_ranges
+from bitworth.recipe.granularity import PerChannel
 from bitworth.recipe.recipe import Quantize
 from bitworth.recipe.site import Site
 
@@ -44,7 +51,8 @@ def quantize_sites(
 
     A value's scale follows from its statistics and the entry alone, so one that is the output of
     one site and the input of another has the same scale in both when their recipes agree. Weights
-    are read one at a time.
+    are read one at a time. When one product of an attention has no usable scale, the others of its
+    scope stay in the base precision too.
 
     Args:
         model: the prepared graph, for the weights.
@@ -56,44 +64,83 @@ def quantize_sites(
     Raises:
         ValueError: an entry is not resolved, or a weight or a value's statistics are missing.
     """
-    made: dict[tuple[str, Quantize, str], TensorScale] = {}
-
-    def scale_of(name: str, site: Site, quantize: Quantize) -> TensorScale:
-        if name not in statistics:
-            raise ValueError(f"site '{site.id}': value '{name}' was not observed")
-        key = (name, quantize, site.dtype)
-        try:
-            if key not in made:
-                made[key] = activation_scale(statistics[name], quantize, dtype=site.dtype)
-        except UnusableScaleError as error:
-            raise UnusableScaleError(f"value '{name}': {error}") from None
-        return made[key]
-
+    values = _ValueScales(statistics)
     quantized: list[QuantizedSite] = []
-    dead: list[tuple[str, str]] = []
-    left_out: list[tuple[str, str]] = []
+    dead: dict[str, list[str]] = {}
+    left_out: dict[str, str] = {}
     for site, quantize in sites:
-        output = output_values.get(site.id)
         try:
-            weight, dead_weight = _weight(model, site, quantize)
-            entry = QuantizedSite(
-                site=site,
-                weight=weight,
-                activation=scale_of(site.activation, site, quantize),
-                output_value=output,
-                output=scale_of(output, site, quantize) if output is not None else None,
-            )
+            entry, found = _quantized(model, site, quantize, values, output_values.get(site.id))
         except UnusableScaleError as error:
-            left_out.append((site.id, str(error)))
+            left_out[site.id] = str(error)
             continue
         quantized.append(entry)
-        dead += [
-            (site.id, f"value '{name}' is always zero")
-            for name in dict.fromkeys((site.activation, output))
-            if name is not None and statistics[name].amax == 0.0
+        dead[site.id] = found
+    scopes = {s.scope: s.id for s, _ in sites if s.scope and s.id in left_out}
+    for entry in quantized:
+        if entry.site.scope in scopes:
+            blocked = scopes[entry.site.scope]
+            left_out[entry.site.id] = f"'{blocked}' of the same attention is left out"
+    return ScaledSites(
+        tuple(q for q in quantized if q.site.id not in left_out),
+        tuple((i, what) for i, all_ in dead.items() if i not in left_out for what in all_),
+        tuple((s.id, left_out[s.id]) for s, _ in sites if s.id in left_out),
+    )
+
+
+class _ValueScales:
+    """Scales of activations, each computed once for all sites whose entries agree."""
+
+    def __init__(self, statistics: Mapping[str, RangeStatistics]) -> None:
+        self._statistics = statistics
+        self._made: dict[tuple[str, Quantize, str, int | None], ActivationScale] = {}
+
+    def scale(self, name: str, site: Site, quantize: Quantize) -> ActivationScale:
+        """How the value is quantized where ``site`` reads or writes it."""
+        statistics = self._statistics.get(name)
+        if statistics is None and needs_ranges(quantize):
+            raise ValueError(f"site '{site.id}': value '{name}' was not observed")
+        axis = site.activation_axis if isinstance(quantize.activations, PerChannel) else None
+        key = (name, replace(quantize, group=""), site.dtype, axis)
+        try:
+            if key not in self._made:
+                self._made[key] = activation_scale(
+                    statistics, quantize, dtype=site.dtype, axis=axis
+                )
+        except UnusableScaleError as error:
+            raise UnusableScaleError(f"value '{name}': {error}") from None
+        return self._made[key]
+
+    def dead(self, names: Iterable[str]) -> list[str]:
+        """What is to be said about values that are always zero."""
+        found = {name: self._statistics.get(name) for name in names}
+        return [
+            f"value '{name}' is always zero"
+            for name, statistics in found.items()
+            if statistics is not None and statistics.amax == 0.0
         ]
-        dead += [(site.id, what) for what in dead_weight]
-    return ScaledSites(tuple(quantized), tuple(dead), tuple(left_out))
+
+
+def _quantized(
+    model: ir.Model, site: Site, quantize: Quantize, values: _ValueScales, output: str | None
+) -> tuple[QuantizedSite, list[str]]:
+    """One site with its scales, and what of it is dead."""
+    weight, dead = (None, ()) if not site.weight else _weight(model, site, quantize)
+    if quantize.scheme == "weight_only":
+        return QuantizedSite(site=site, weight=weight, activation=None), list(dead)
+    output_scale = values.scale(output, site, quantize) if output is not None else None
+    if isinstance(output_scale, DynamicScale):
+        raise ValueError(f"site '{site.id}': an output has a static scale or none")
+    entry = QuantizedSite(
+        site=site,
+        weight=weight,
+        activation=values.scale(site.activation, site, quantize),
+        output_value=output,
+        output=output_scale,
+        second=values.scale(site.second, site, quantize) if site.second else None,
+    )
+    names = dict.fromkeys(n for n in (site.activation, site.second, output) if n)
+    return entry, [*values.dead(names), *dead]
 
 
 def _weight(model: ir.Model, site: Site, quantize: Quantize) -> tuple[TensorScale, tuple[str, ...]]:
@@ -106,10 +153,13 @@ def _weight(model: ir.Model, site: Site, quantize: Quantize) -> tuple[TensorScal
         scale = weight_scale(array, site, quantize)
     except UnusableScaleError as error:
         raise UnusableScaleError(f"weight '{site.weight}': {error}") from None
-    amax = weight_amax(array, scale.axis)
+    # Under blocks a channel has many scales; what is dead is told by channel all the same.
+    amax = weight_amax(array, scale.axis if scale.block is None else site.weight_axis)
     if not amax.any():
         return scale, (f"weight '{site.weight}' is all zeros",)
-    tiny = (amax > 0.0) & (scale.scale == np.float32(smallest_scale(site.dtype)))
+    tiny = np.zeros(amax.shape, np.bool_)
+    if scale.block is None:
+        tiny = (amax > 0.0) & (scale.scale == np.float32(smallest_scale(site.dtype)))
     return scale, tuple(
         f"weight '{site.weight}': {np.count_nonzero(which)} of {amax.size} output channels {what} "
         f"({_listed(which)})"

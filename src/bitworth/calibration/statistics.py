@@ -20,8 +20,9 @@ FINEST = -114
 # Elements handled at a time: the temporaries (float32 and int16) stay in the processor's cache.
 CHUNK = 1 << 16
 
-_CENTRE = BINS - 1
-_BITS = BINS.bit_length() - 1
+# Index of the histogram's central bin, and the exponent of BINS.
+CENTRE = BINS - 1
+BITS = BINS.bit_length() - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,11 @@ class RangeStatistics:
             at least ``FINEST``) that leaves no more than ``TAIL`` values outside.
         histogram: int64, shape (2 * BINS - 1,).
         tail: float64, sorted: the values with |x| >= 2**exponent.
+        channel_minimum: float64, shape (channels,): smallest finite value of each channel, 0 where
+            there is none; None when it was not asked for.
+        channel_maximum: largest finite values, likewise.
+        shape_known: whether ``histogram`` and ``tail`` hold the values. They are empty when only
+            the extremes are known, as after a change of the channels' scales.
     """
 
     minimum: float
@@ -53,6 +59,9 @@ class RangeStatistics:
     exponent: int
     histogram: NDArray[np.int64]
     tail: NDArray[np.float64]
+    channel_minimum: NDArray[np.float64] | None = None
+    channel_maximum: NDArray[np.float64] | None = None
+    shape_known: bool = True
 
     @property
     def amax(self) -> float:
@@ -62,16 +71,18 @@ class RangeStatistics:
     @property
     def width(self) -> float:
         """Width of a histogram bin: a power of two."""
-        return math.ldexp(1.0, self.exponent - _BITS)
+        return math.ldexp(1.0, self.exponent - BITS)
 
     def magnitude_quantile(self, share: float) -> float:
         """Quantile of |x|, interpolated as numpy's default does; at most one bin above the truth.
 
         Zeros and values in the tail are exact; a value in the histogram counts as its bin's outer
-        edge. ``share`` is in [0, 1]. 0 when no finite value was seen.
+        edge. ``share`` is in [0, 1]. 0 when no finite value was seen. ValueError when only the
+        extremes are known.
         """
-        folded = self.histogram[_CENTRE:].copy()
-        folded[1:] += self.histogram[:_CENTRE][::-1]
+        self.check_shape_known()
+        folded = self.histogram[CENTRE:].copy()
+        folded[1:] += self.histogram[:CENTRE][::-1]
         folded[0] -= self.zeros
         counts = np.concatenate([[self.zeros], folded, np.ones(self.tail.size, np.int64)])
         with np.errstate(over="ignore"):  # the outermost edge may lie beyond float64
@@ -84,9 +95,10 @@ class RangeStatistics:
 
         Values in the tail are exact; a value in the histogram counts as its bin's edge away from
         zero, one in the central bin as zero. ``share`` is in [0, 1]. 0 when no finite value was
-        seen.
+        seen. ValueError when only the extremes are known.
         """
-        bins = np.arange(-_CENTRE, BINS)
+        self.check_shape_known()
+        bins = np.arange(-CENTRE, BINS)
         with np.errstate(over="ignore"):
             edges = np.clip((bins + np.sign(bins)) * self.width, self.minimum, self.maximum)
         split = int(np.searchsorted(self.tail, 0.0))
@@ -94,6 +106,14 @@ class RangeStatistics:
         ones = np.ones(self.tail.size, np.int64)
         counts = np.concatenate([ones[:split], self.histogram, ones[split:]])
         return _quantile(levels, counts, share)
+
+    def check_shape_known(self) -> None:
+        """Raise ValueError when only the extremes are known."""
+        if not self.shape_known:
+            raise ValueError(
+                "of a tensor whose channels were rescaled only the extremes are known: "
+                "only max can be its calibrator"
+            )
 
 
 class RangeAccumulator:
@@ -111,6 +131,7 @@ class RangeAccumulator:
         # that they leave, and the next run's then need new memory.
         self._tail_room = np.empty(TAIL, np.float64)
         self._tail = self._tail_room[:0]
+        self._shape_known = True
 
     def add(self, values: NDArray[np.generic]) -> None:
         """Take in every element of ``values``, of any shape and any real number type.
@@ -129,18 +150,43 @@ class RangeAccumulator:
         for start in range(0, flat.size, CHUNK):
             self._add_chunk(flat[start : start + CHUNK].astype(exact, copy=False))
 
+    def absorb(self, other: RangeStatistics) -> None:
+        """Take in all that ``other`` has seen, as if it had been added here.
+
+        The channel extremes are not taken over. Once statistics of which only the extremes are
+        known were taken in, no more is known of the whole.
+        """
+        self._nonfinite += other.nonfinite
+        if not other.count:
+            return
+        self._count += other.count
+        self._zeros += other.zeros
+        self._minimum = min(self._minimum, other.minimum)
+        self._maximum = max(self._maximum, other.maximum)
+        self._shape_known &= other.shape_known
+        # Neither exponent is larger than it has to be, so that of all the values is no smaller.
+        if other.exponent > self._exponent:
+            self._widen(other.exponent)
+        self._histogram += widened(other.histogram, self._exponent - other.exponent)
+        tail = np.concatenate([self._tail, other.tail])
+        inside = np.frexp(tail)[1] <= self._exponent
+        self._bin(self._scaled(tail[inside]))
+        self._keep(tail[~inside])
+
     def finish(self) -> RangeStatistics:
         """Return the statistics of everything added so far."""
         seen = self._count > 0
+        known = self._shape_known
         return RangeStatistics(
             minimum=self._minimum if seen else 0.0,
             maximum=self._maximum if seen else 0.0,
             count=self._count,
             zeros=self._zeros,
             nonfinite=self._nonfinite,
-            exponent=self._exponent,
-            histogram=self._histogram.copy(),
-            tail=np.sort(self._tail),
+            exponent=self._exponent if known else FINEST,
+            histogram=self._histogram.copy() if known else np.zeros_like(self._histogram),
+            tail=np.sort(self._tail) if known else np.empty(0, np.float64),
+            shape_known=known,
         )
 
     def _add_chunk(self, values: NDArray[np.floating]) -> None:
@@ -163,15 +209,11 @@ class RangeAccumulator:
         outside = np.flatnonzero(np.abs(scaled) >= BINS)
         scaled[outside] = 0
         self._bin(scaled)
-        self._histogram[_CENTRE] -= outside.size
-        tail = np.concatenate([self._tail, values[outside].astype(np.float64)])
-        if tail.size > TAIL:
-            tail = self._grow(tail)
-        self._tail = self._tail_room[: tail.size]
-        self._tail[:] = tail
+        self._histogram[CENTRE] -= outside.size
+        self._keep(np.concatenate([self._tail, values[outside].astype(np.float64)]))
 
     def _per_width(self) -> float:
-        return math.ldexp(1.0, _BITS - self._exponent)
+        return math.ldexp(1.0, BITS - self._exponent)
 
     def _scaled(self, values: NDArray[np.floating]) -> NDArray[np.floating]:
         # An overflow to infinity is a value far outside; it goes to the tail as it was.
@@ -180,31 +222,37 @@ class RangeAccumulator:
 
     def _bin(self, scaled: NDArray[np.floating]) -> None:
         index = scaled.astype(np.int16)  # truncates towards zero, as the bins are defined
-        index += _CENTRE
+        index += CENTRE
         self._histogram += np.bincount(index, minlength=2 * BINS - 1)
 
-    def _grow(self, tail: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Double the range as often as it takes to leave ``TAIL`` values outside; return those."""
-        exponents = np.frexp(tail)[1]  # |x| < 2**exponent, as tightly as possible
-        place = tail.size - TAIL - 1
-        grown = int(np.partition(exponents, place)[place])
-        self._histogram[:] = _merged(self._histogram, grown - self._exponent)
-        self._exponent = grown
-        inside = exponents <= grown
-        self._bin(self._scaled(tail[inside]))
-        return tail[~inside]
+    def _keep(self, tail: NDArray[np.float64]) -> None:
+        """Make ``tail`` the tail, and double the range until no more than ``TAIL`` are in it."""
+        if tail.size > TAIL:
+            exponents = np.frexp(tail)[1]  # |x| < 2**exponent, as tightly as possible
+            place = tail.size - TAIL - 1
+            grown = int(np.partition(exponents, place)[place])
+            self._widen(grown)
+            inside = exponents <= grown
+            self._bin(self._scaled(tail[inside]))
+            tail = tail[~inside]
+        self._tail = self._tail_room[: tail.size]
+        self._tail[:] = tail
+
+    def _widen(self, exponent: int) -> None:
+        self._histogram[:] = widened(self._histogram, exponent - self._exponent)
+        self._exponent = exponent
 
 
-def _merged(histogram: NDArray[np.int64], doublings: int) -> NDArray[np.int64]:
+def widened(histogram: NDArray[np.int64], doublings: int) -> NDArray[np.int64]:
     """Merge pairs of bins away from zero: the same as binning again at twice the width."""
-    for _ in range(min(doublings, _BITS)):  # then everything is in the central bin
+    for _ in range(min(doublings, BITS)):  # then everything is in the central bin
         wider = np.zeros_like(histogram)
-        middle = histogram[_CENTRE]
-        up = histogram[_CENTRE:].reshape(-1, 2).sum(axis=1)
-        down = histogram[_CENTRE::-1].reshape(-1, 2).sum(axis=1)
-        wider[_CENTRE : _CENTRE + up.size] = up
-        wider[_CENTRE - down.size + 1 : _CENTRE] = down[:0:-1]
-        wider[_CENTRE] += down[0] - middle
+        middle = histogram[CENTRE]
+        up = histogram[CENTRE:].reshape(-1, 2).sum(axis=1)
+        down = histogram[CENTRE::-1].reshape(-1, 2).sum(axis=1)
+        wider[CENTRE : CENTRE + up.size] = up
+        wider[CENTRE - down.size + 1 : CENTRE] = down[:0:-1]
+        wider[CENTRE] += down[0] - middle
         histogram = wider
     return histogram
 

@@ -34,7 +34,8 @@ class EngineInfo:
         name: the engine's name in study files.
         version: the version that the installed library reports.
         device: the device it runs on, in the engine's or the system's words.
-        formats: support by format name.
+        formats: support by format name; under ``FORMAT weight_only`` or ``FORMAT dynamic`` where
+            activations are treated otherwise than the format's name alone implies.
         details: further facts worth recording (instruction sets, providers).
     """
 

@@ -1,8 +1,8 @@
 """A full engine with a scripted clock: statistics, study and resume are tested on it.
 
-It computes outputs with ONNX's reference evaluator, so quality is real; its times come from a
-script (``mock_clock``), so that a test knows the truth. Faults (a refused build, a crash, a hang, a
-wrong output, inputs that a run overwrites) are scripted too, by variant label.
+It computes outputs with onnxruntime, unoptimized, so quality is real; its times come from a script
+(``mock_clock``), so that a test knows the truth. Faults (a refused build, a crash, a hang, a wrong
+output, inputs that a run overwrites) are scripted too, by variant label.
 """
 
 from __future__ import annotations
@@ -35,8 +35,15 @@ from bitworth.engines.plan_file import write_file
 __all__ = ["ENGINE", "ClockScript", "Fault", "Mock", "MockPlan", "MockRunner"]
 
 
+_NATIVE = ("int8", "int8 dynamic", "int8 weight_only", "int4")
+_EMULATED = (
+    "fp8_e4m3", "fp8_e4m3 weight_only", "fp8_e5m2", "fp8_e5m2 weight_only", "mxfp8",
+    "mxfp8 weight_only", "nvfp4", "nvfp4 weight_only",
+)  # fmt: skip
+
+
 class MockRunner:
-    """Runs the model in ONNX's reference evaluator and draws its times.
+    """Runs the model as it is written and draws its times.
 
     It is alone in its process, so it has a scripted machine of its own, on which each call of
     ``time_block`` is a block: block noise and its autocorrelation show, but no drift, position or
@@ -53,7 +60,7 @@ class MockRunner:
         # The controller names each worker process, so that two of one plan draw different noise.
         process = os.environ.get("BITWORTH_WORKER", "")
         self._clock = ScriptedClock(script, label, process, streams=streams)
-        self._evaluator: Any = None
+        self._session: Any = None
         self._inputs: dict[str, NDArray[np.generic]] = {}
         self._outputs: dict[str, NDArray[np.generic]] = {}
 
@@ -67,13 +74,12 @@ class MockRunner:
 
     def run(self) -> None:
         """Evaluate the model once."""
-        from onnx.reference import ReferenceEvaluator
-
         self._maybe_fail()
-        if self._evaluator is None:
-            self._evaluator = ReferenceEvaluator(str(self._model))
-        values = self._evaluator.run(None, self._inputs)
-        self._outputs = dict(zip(self._evaluator.output_names, values, strict=True))
+        if self._session is None:
+            self._session = _unoptimized(self._model)
+        names = [output.name for output in self._session.get_outputs()]
+        values = self._session.run(names, self._inputs)
+        self._outputs = dict(zip(names, values, strict=True))
         self._maybe_overwrite()
 
     def outputs(self) -> dict[str, NDArray[np.generic]]:
@@ -175,16 +181,20 @@ class Mock:
     name = "mock"
 
     def probe(self) -> EngineInfo:
-        """Fixed facts: fp32 and int8 native, fp8 emulated, bf16 native."""
+        """Fixed facts: base precisions, int8 and int4 native, the rest emulated."""
         return EngineInfo(
             name=self.name,
             version="1",
             device="scripted clock",
             formats={
                 "fp32": FormatSupport("native", ""),
+                "fp16": FormatSupport("native", ""),
                 "bf16": FormatSupport("native", "computed in fp32"),
-                "int8": FormatSupport("native", ""),
-                "fp8_e4m3": FormatSupport("emulated", "the mock has no FP8"),
+                **dict.fromkeys(_NATIVE, FormatSupport("native", "")),
+                **{
+                    name: FormatSupport("emulated", f"the mock has no {name.split()[0]}")
+                    for name in _EMULATED
+                },
             },
         )
 
@@ -206,6 +216,16 @@ class Mock:
         """The plan saved at ``path``."""
         label = _label_file(path).read_text(encoding="utf-8")
         return MockPlan(path.read_bytes(), label, precision, options, path)
+
+
+def _unoptimized(model: Path) -> Any:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
 
 
 def _copied(arrays: Arrays) -> dict[str, NDArray[np.generic]]:

@@ -193,19 +193,11 @@ class OnnxRuntime:
         """Version, CPU and formats."""
         import onnxruntime as ort
 
-        dot = "8-bit dot product" if has_int8_dot() else "no 8-bit dot product: 16-bit sums"
         return EngineInfo(
             name=self.name,
             version=ort.__version__,
             device=cpu_model(),
-            formats={
-                "fp32": FormatSupport("native", ""),
-                "bf16": FormatSupport("absent", "the CPU provider has no bf16 precision hint"),
-                "int8": FormatSupport("native", dot),
-                "fp8_e4m3": FormatSupport(
-                    "emulated", "the CPU provider has no FP8 kernels; quality only"
-                ),
-            },
+            formats=_formats(),
             details={"isa": " ".join(isa()), "provider": "CPUExecutionProvider"},
         )
 
@@ -248,6 +240,32 @@ class OnnxRuntime:
         """The plan saved at ``path``."""
         del precision  # an ONNX graph carries its own element types
         return OrtPlan(path, options)
+
+
+def _formats() -> dict[str, FormatSupport]:
+    """What the CPU provider of onnxruntime 1.32 was seen to do with each format's graph."""
+    dot = "8-bit dot product" if has_int8_dot() else "no 8-bit dot product: 16-bit sums"
+    no_fp8 = FormatSupport("emulated", "the CPU provider has no FP8 kernels; quality only")
+    each_call = FormatSupport("native", "weights are dequantized at each call")
+    nbits = FormatSupport("native", "MatMulNBits for MatMul, which quantizes activations itself")
+    unread = "the CPU provider reads no DequantizeLinear of opset {}; quality only"
+    return {
+        "fp32": FormatSupport("native", ""),
+        "fp16": FormatSupport("native", "in fp32, between casts, where it has no fp16 kernel"),
+        "bf16": FormatSupport("emulated", "the CPU provider has no bf16 kernels; quality only"),
+        "int8": FormatSupport("native", dot),
+        "int8 dynamic": FormatSupport("native", f"MatMul and Gemm; {dot}"),
+        "int8 weight_only": nbits,
+        "int4": nbits,
+        "fp8_e4m3": no_fp8,
+        "fp8_e4m3 weight_only": each_call,
+        "fp8_e5m2": no_fp8,
+        "fp8_e5m2 weight_only": each_call,
+        "mxfp8": FormatSupport("emulated", unread.format(24)),
+        "mxfp8 weight_only": FormatSupport("emulated", unread.format(24)),
+        "nvfp4": FormatSupport("emulated", unread.format(23)),
+        "nvfp4 weight_only": FormatSupport("emulated", unread.format(23)),
+    }
 
 
 def _check_saved(plan: OrtPlan, model: Path, path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import onnx_ir as ir
 
 from bitworth.lowering.regions import activation_after, bias_end
+from bitworth.lowering.scaling import ActivationScale, QuantizedSite, TensorScale
+from bitworth.lowering.weave import activation_inputs, scale_key
 from bitworth.recipe.site import Site
 
 ResolvedPlacement = Literal["before_activation", "after_activation", "input_only"]
@@ -53,6 +55,7 @@ def observed_values(model: ir.Model, sites: Iterable[Site]) -> tuple[str, ...]:
     for site in sites:
         candidates = [
             site.activation,
+            site.second or None,
             _output_value(values, site, "before_activation"),
             _output_value(values, site, "after_activation"),
         ]
@@ -60,6 +63,51 @@ def observed_values(model: ir.Model, sites: Iterable[Site]) -> tuple[str, ...]:
             if name is not None and _is_float(values[name]):
                 names[name] = None
     return tuple(names)
+
+
+def residual_inputs(
+    model: ir.Model, quantized: Sequence[QuantizedSite], ops: Collection[str] = ("Add",)
+) -> tuple[str, ...]:
+    """Return the activation inputs that are to be quantized for all that read them.
+
+    Those that a node with an operator in ``ops`` reads as well, where all else that this node
+    computes with is quantized too: the shortcut around a block of sites. An engine that adds in 8
+    bits then finds every input of the addition quantized and, where the next block begins, its sum.
+    Values with one static scale only, that no site has as its output and the graph does not return.
+
+    Args:
+        model: the prepared graph.
+        quantized: the sites with their scales, as they are lowered.
+        ops: the operators.
+
+    Returns:
+        Names in the order of the sites, which ``lower`` takes as ``everywhere``.
+    """
+    scales: dict[str, list[ActivationScale]] = {}
+    for entry in quantized:
+        for _, name, scale in activation_inputs(entry):
+            scales.setdefault(name, []).append(scale)
+    outputs = {q.output_value for q in quantized}
+    values = _values(model)
+
+    def is_added(name: str) -> bool:
+        value = values[name]
+        return not value.is_graph_output() and any(
+            node.op_type in ops
+            and not node.domain
+            and node.graph is model.graph
+            and all(v is None or v.name in outputs or v.name in scales for v in node.inputs)
+            for node in value.consumers()
+        )
+
+    return tuple(
+        name
+        for name, found in scales.items()
+        if name not in outputs
+        and len({scale_key(scale) for scale in found}) == 1
+        and isinstance(found[0], TensorScale)
+        and is_added(name)
+    )
 
 
 def _output_value(
@@ -89,13 +137,18 @@ def _is_head(value: ir.Value) -> bool:
         consumers = list(current.consumers())
         if current.is_graph_output():
             continue
-        if not consumers or any(n.domain or n.op_type not in _HEAD_OPS for n in consumers):
+        if not consumers or not all(_is_head_node(n, current) for n in consumers):
             return False
         for output in (o for n in consumers for o in n.outputs):
             if output not in seen and (output.consumers() or output.is_graph_output()):
                 seen.add(output)
                 waiting.append(output)
     return True
+
+
+def _is_head_node(node: ir.Node, read: ir.Value) -> bool:
+    # What a body of If, Loop or Scan yields goes on outside of it.
+    return not node.domain and node.op_type in _HEAD_OPS and node.graph is read.graph
 
 
 def _values(model: ir.Model) -> dict[str, ir.Value]:

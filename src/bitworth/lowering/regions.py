@@ -14,10 +14,11 @@ _NONLINEAR = (
     "HardSwish", "Swish", "Gelu", "Tanh", "Elu", "Selu", "Celu", "Mish", "Softplus", "Softsign",
     "Erf", "Exp",
 )  # fmt: skip
-# What a function of several nodes is, by its nonlinear operator.
+# What a function of several nodes is, by its nonlinear operators.
 _SPELLED_WITH = {
-    "Erf": "Gelu", "Tanh": "Gelu", "Sigmoid": "Swish", "HardSigmoid": "HardSwish",
-    "Clip": "HardSwish",
+    frozenset({"Erf"}): "Gelu", frozenset({"Tanh"}): "Gelu", frozenset({"Sigmoid"}): "Swish",
+    frozenset({"HardSigmoid"}): "HardSwish", frozenset({"Clip"}): "HardSwish",
+    frozenset({"Exp"}): "Swish", frozenset({"Softplus", "Tanh"}): "Mish",
 }  # fmt: skip
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Pow", "Neg")
 # The longest spelling met, Gelu by Tanh, has 9 nodes.
@@ -38,8 +39,8 @@ class Activation:
     """An activation function in a graph.
 
     Attributes:
-        kind: the operator; for one written as several nodes ``Swish``, ``HardSwish``, ``Gelu``, or
-            ``Other``.
+        kind: the operator; for one written as several nodes ``Swish``, ``HardSwish``, ``Gelu``,
+            ``Mish``, or ``Other``.
         end: the value behind it.
     """
 
@@ -52,7 +53,8 @@ def activation_after(value: ir.Value) -> Activation | None:
 
     The function is a single node, or the smallest group of element-wise nodes that starts at
     ``value``, holds something nonlinear, and whose only way out is one value: x * Sigmoid(x),
-    x * HardSigmoid(x), the Erf and Tanh spellings of Gelu, Relu6 spellings of HardSwish.
+    x * HardSigmoid(x), the Erf and Tanh spellings of Gelu, Relu6 spellings of HardSwish, Swish by
+    Exp.
     """
     region: list[ir.Node] = []
     # Values of the region with uses that are not in it yet, in the order they appeared.
@@ -74,11 +76,8 @@ def activation_after(value: ir.Value) -> Activation | None:
 def _kind(region: list[ir.Node]) -> str:
     if len(region) == 1:
         return region[0].op_type
-    ops = {n.op_type for n in region if n.op_type in _NONLINEAR}
-    for op_type, kind in _SPELLED_WITH.items():
-        if ops == {op_type}:
-            return kind
-    return "Other"
+    nonlinear = frozenset(n.op_type for n in region if n.op_type in _NONLINEAR)
+    return _SPELLED_WITH.get(nonlinear, "Other")
 
 
 def _next_node(
@@ -89,7 +88,7 @@ def _next_node(
         if value.is_graph_output():
             return None
         for node in value.consumers():
-            if node not in region and _may_join(node, inside):
+            if node not in region and node.graph is value.graph and _may_join(node, inside):
                 return node
     return None
 
@@ -126,4 +125,6 @@ def _only_consumer(value: ir.Value) -> ir.Node | None:
     uses = value.uses()
     if len(uses) != 1 or value.is_graph_output():
         return None
-    return next(iter(uses))[0]
+    node = next(iter(uses))[0]
+    # What stands in a body of If, Loop or Scan is not what follows the value.
+    return node if node.graph is value.graph else None

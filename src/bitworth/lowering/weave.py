@@ -6,71 +6,23 @@ engines, or as plain arithmetic for emulation. Where they go is decided here, fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from bitworth.errors import UserError
-from bitworth.lowering.scaling import QuantizedSite, TensorScale
-from bitworth.recipe.formats import FORMATS
+from bitworth.lowering.checks import check_sites
+from bitworth.lowering.compute import Convert, by_cast, compute_in
+from bitworth.lowering.scaling import ActivationScale, DynamicScale, QuantizedSite, TensorScale
+from bitworth.lowering.scope import FLOAT_TYPES
+from bitworth.lowering.scope import Scope as Scope
 from bitworth.recipe.site import Site
 from bitworth.subject.prepare import PreparedModel
 
-_FORMAT_OF = {"int8": "int8", "uint8": "int8", "fp8_e4m3": "fp8_e4m3"}
-# QuantizeLinear takes fp16 data from here on.
-_FP16_OPSET = 19
-
-
-@dataclass
-class Scope:
-    """The graph under work, and names that are free in it."""
-
-    graph: ir.Graph
-    taken: set[str] = field(default_factory=set)
-
-    def name(self, wanted: str) -> str:
-        """Return ``wanted``, or it with a number behind it where it is taken."""
-        name, number = wanted, 2
-        while name in self.taken:
-            name, number = f"{wanted}_{number}", number + 1
-        self.taken.add(name)
-        return name
-
-    def initializer(self, wanted: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """Register ``tensor`` under a free name."""
-        name = self.name(wanted)
-        tensor.name = name
-        shape = ir.Shape([d for d in tensor.shape if isinstance(d, int)])
-        value = ir.Value(
-            name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor
-        )
-        self.graph.register_initializer(value)
-        return value
-
-    def node(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value],
-        like: ir.Value,
-        name: str,
-        attributes: Sequence[ir.Attr] = (),
-        dtype: ir.DataType | None = None,
-    ) -> ir.Node:
-        """Make a node with one output, shaped as ``like``; it is not yet in the graph."""
-        node_name = self.name(f"{name}/{op_type}")
-        output = ir.Value(
-            name=self.name(f"{node_name}:0"),
-            shape=like.shape,
-            type=ir.TensorType(dtype) if dtype is not None else like.type,
-        )
-        return ir.Node("", op_type, inputs, attributes, outputs=[output], name=node_name)
-
-
-# Both return the nodes to insert, in order; the last one's output is the value to use. A weight
-# may need no node: then the value stands alone.
-Activation = Callable[[Scope, ir.Value, TensorScale, str], list[ir.Node]]
+# The first two return the nodes to insert, in order; the last one's output is the value to use. A
+# weight may need no node: then the value stands alone.
+Activation = Callable[[Scope, ir.Value, ActivationScale, str], list[ir.Node]]
 Weight = Callable[[Scope, ir.Value, TensorScale], tuple[list[ir.Node], ir.Value]]
 
 
@@ -81,150 +33,159 @@ class Weaver:
     Attributes:
         activation: nodes that quantize and dequantize a value of the given float type.
         weight: nodes and value that stand for a quantized weight.
+        convert: nodes that yield in another float type what ``activation`` or ``weight`` made; it
+            is given that value and its scale.
     """
 
     activation: Activation
     weight: Weight
+    convert: Convert = by_cast
 
 
-def weave(prepared: PreparedModel, quantized: Sequence[QuantizedSite], weaver: Weaver) -> ir.Model:
+def weave(
+    prepared: PreparedModel,
+    quantized: Sequence[QuantizedSite],
+    weaver: Weaver,
+    everywhere: Collection[str] = (),
+) -> ir.Model:
     """Return a copy of the graph of ``prepared`` in which the given sites are quantized.
 
-    A value that is a site's quantized output is replaced for all its consumers. A value that is an
-    activation input is replaced for the quantized sites that read it; others keep the float value.
-    Where a value is both, with one scale, one pair serves all; with two scales, the input is
-    quantized again from the output's dequantized value, which is what the consumer really gets.
+    A value that is a site's quantized output is replaced for all its consumers, those in bodies of
+    If, Loop and Scan included. A value that is an activation input is replaced for the quantized
+    sites that read it; others keep the float value, unless it is named in ``everywhere``: then it
+    is replaced for all. Where a value is both, with one scale, one pair serves all; with two
+    scales, the input is quantized again from the output's dequantized value, which is what the
+    consumer really gets. A site that computes in another float type gets its quantized inputs in
+    that type and casts of the others, and a cast stands behind it.
 
     Raises:
-        UserError: the opset is too low for a format, or a scale is not finite and positive in the
-            weight's type.
-        ValueError: a site that the graph has not, one given twice, or a scale that cannot be
-            expressed (per-channel or limited activation, an output that the graph returns).
+        UserError: a scale is not finite and positive in the type that it is stored in.
+        ValueError: a site that the graph has not, one given twice, a scale that cannot be expressed
+            (a limited or blocked activation, an output that the graph returns), or a name in
+            ``everywhere`` that is no activation input with a static scale.
     """
     model = prepared.model.clone()
+    scope = Scope.of(model)
     nodes = {str(n.name): n for n in model.graph}
-    for entry in quantized:
-        _check(entry, nodes, prepared)
-    if len({q.site.node for q in quantized}) != len(quantized):
-        raise ValueError("a site is given twice")
-    scope = Scope(model.graph, _all_names(model))
-    _weave_weights(scope, quantized, nodes, weaver)
-    _weave_activations(scope, quantized, nodes, weaver)
+    check_sites(quantized, nodes)
+    # In the order of the graph, so that what consumers share stands before the first of them.
+    order = {name: i for i, name in enumerate(nodes)}
+    ordered = sorted(quantized, key=lambda q: order[q.site.node])
+    woven: dict[ir.Value, ActivationScale] = {}
+    _weave_weights(scope, ordered, nodes, weaver, woven)
+    outputs = [*_outputs(quantized), *_everywhere(quantized, everywhere)]
+    _weave_activations(scope, quantized, outputs, nodes, weaver, woven)
+    compute_in(scope, ordered, nodes, weaver.convert, woven)
     return model
 
 
+def activation_inputs(entry: QuantizedSite) -> list[tuple[int, str, ActivationScale]]:
+    """Return index, value name and scale of each quantized activation input of a site."""
+    site = entry.site
+    first = 1 - site.weight_input if site.weight else 0
+    inputs = [(first, site.activation, entry.activation), (1, site.second, entry.second)]
+    return [(index, name, scale) for index, name, scale in inputs if scale is not None]
+
+
+def _outputs(quantized: Sequence[QuantizedSite]) -> list[tuple[str, TensorScale, Site]]:
+    return [
+        (q.output_value, q.output, q.site)
+        for q in quantized
+        if q.output_value is not None and q.output is not None
+    ]
+
+
+def _everywhere(
+    quantized: Sequence[QuantizedSite], names: Collection[str]
+) -> list[tuple[str, TensorScale, Site]]:
+    inputs = [(name, s, q.site) for q in quantized for _, name, s in activation_inputs(q)]
+    found = [(n, s, site) for n, s, site in inputs if n in names and isinstance(s, TensorScale)]
+    if missing := sorted(set(names) - {name for name, _, _ in found}):
+        raise ValueError(f"value '{missing[0]}' is no activation input with a static scale")
+    return found
+
+
 def _weave_weights(
-    scope: Scope, quantized: Sequence[QuantizedSite], nodes: dict[str, ir.Node], weaver: Weaver
+    scope: Scope,
+    quantized: Sequence[QuantizedSite],
+    nodes: dict[str, ir.Node],
+    weaver: Weaver,
+    woven: dict[ir.Value, ActivationScale],
 ) -> None:
     made: dict[tuple[str, object], ir.Value] = {}
-    # In the order of the graph, so that a shared weight's node stands before its first consumer.
-    order = {name: i for i, name in enumerate(nodes)}
-    for entry in sorted(quantized, key=lambda q: order[q.site.node]):
+    for entry in quantized:
         site, node = entry.site, nodes[entry.site.node]
-        key = (site.weight, _key(entry.weight))
+        if entry.weight is None:
+            continue
+        key = (site.weight, scale_key(entry.weight))
         if key not in made:
             source = node.inputs[site.weight_input]
             assert source is not None
             new, made[key] = weaver.weight(scope, source, entry.weight)
+            woven[made[key]] = entry.weight
             scope.graph.insert_before(node, new)
         node.replace_input_with(site.weight_input, made[key])
-    for name in dict.fromkeys(q.site.weight for q in quantized):
-        value = scope.graph.initializers[name]
-        if not value.uses() and not value.is_graph_output():
-            del scope.graph.initializers[name]
+    scope.drop_unused(q.site.weight for q in quantized)
 
 
 def _weave_activations(
-    scope: Scope, quantized: Sequence[QuantizedSite], nodes: dict[str, ir.Node], weaver: Weaver
+    scope: Scope,
+    quantized: Sequence[QuantizedSite],
+    outputs: Sequence[tuple[str, TensorScale, Site]],
+    nodes: dict[str, ir.Node],
+    weaver: Weaver,
+    woven: dict[ir.Value, ActivationScale],
 ) -> None:
     values = {str(v.name): v for v in scope.graph.inputs}
     values.update((str(v.name), v) for node in nodes.values() for v in node.outputs)
     current: dict[str, tuple[ir.Value, object]] = {}
     made: dict[tuple[str, object], ir.Value] = {}
-    for entry in quantized:
-        if entry.output_value is None or entry.output is None:
-            continue
-        name, key = entry.output_value, _key(entry.output)
+
+    def insert(value: ir.Value, scale: ActivationScale, site: Site) -> ir.Value:
+        # Without shape inference a type can be unknown; it is the one that the site works in.
+        value.type = value.type or ir.TensorType(FLOAT_TYPES[site.dtype])
+        new = weaver.activation(scope, value, scale, str(value.name))
+        _insert_behind(scope, value, new)
+        woven[new[-1].outputs[0]] = scale
+        return new[-1].outputs[0]
+
+    for name, scale, site in outputs:
+        key = scale_key(scale)
         if name in current:
             if current[name][1] != key:
-                raise ValueError(f"value '{name}' is the output of two sites, with two scales")
+                raise ValueError(f"value '{name}' is quantized for all its readers in two ways")
             continue
         value = values[name]
         if value.is_graph_output():
             raise ValueError(f"value '{name}' is an output of the graph; it stays in float")
         uses = tuple(value.uses())
-        made[name, key] = _insert(scope, value, entry.output, weaver)
+        made[name, key] = insert(value, scale, site)
         for consumer, index in uses:
             consumer.replace_input_with(index, made[name, key])
         current[name] = (made[name, key], key)
     for entry in quantized:
-        site, key = entry.site, _key(entry.activation)
-        if (site.activation, key) not in made:
-            source = current.get(site.activation, (values[site.activation], None))[0]
-            made[site.activation, key] = _insert(scope, source, entry.activation, weaver)
-        node = nodes[site.node]
-        node.replace_input_with(1 - site.weight_input, made[site.activation, key])
+        for index, name, wanted in activation_inputs(entry):
+            key = scale_key(wanted)
+            if (name, key) not in made:
+                source = current.get(name, (values[name], None))[0]
+                made[name, key] = insert(source, wanted, entry.site)
+            nodes[entry.site.node].replace_input_with(index, made[name, key])
 
 
-def _insert(scope: Scope, value: ir.Value, scale: TensorScale, weaver: Weaver) -> ir.Value:
-    new = weaver.activation(scope, value, scale, str(value.name))
+def _insert_behind(scope: Scope, value: ir.Value, new: Sequence[ir.Node]) -> None:
     producer = value.producer()
     if producer is None:
-        first = next(iter(scope.graph))
-        scope.graph.insert_before(first, new)
+        scope.graph.insert_before(next(iter(scope.graph)), new)
     else:
         scope.graph.insert_after(producer, new)
-    return new[-1].outputs[0]
 
 
-def _check(entry: QuantizedSite, nodes: dict[str, ir.Node], prepared: PreparedModel) -> None:
-    site = entry.site
-    node = nodes.get(site.node)
-    if node is None or node.op_type != site.op_type:
-        raise ValueError(f"the graph has no {site.op_type} node '{site.node}' (site '{site.id}')")
-    activations = [s for s in (entry.activation, entry.output) if s is not None]
-    for scale in activations:
-        if scale.axis is not None:
-            raise ValueError(f"site '{site.id}': activations have one scale a tensor")
-        if scale.limit is not None:
-            raise ValueError(f"site '{site.id}': a limit is for weights only")
-    for scale in (entry.weight, *activations):
-        _check_scale(scale, site)
-        name = _FORMAT_OF[scale.storage]
-        needed = FORMATS[name].onnx_opset
-        if site.dtype == "float16":
-            needed = max(needed, _FP16_OPSET)
-        if prepared.opset < needed:
-            raise UserError(
-                f"{prepared.source}: {name} in site '{site.id}' needs opset {needed}, the graph "
-                f"has {prepared.opset}; prepare it for opset {needed}"
-            )
-
-
-def _check_scale(scale: TensorScale, site: Site) -> None:
-    with np.errstate(over="ignore", under="ignore"):
-        # Checked after the cast: a scale that is fine in fp32 can vanish in fp16.
-        used = np.asarray(scale.scale).astype(site.dtype).astype(np.float64)
-    if not (np.isfinite(used) & (used > 0)).all():
-        raise UserError(
-            f"site '{site.id}': a scale is not finite and positive in {site.dtype}; leave the site "
-            "out"
-        )
-
-
-def _key(scale: TensorScale) -> object:
+def scale_key(scale: ActivationScale) -> object:
+    """Return what two scales have in common exactly when they are the same."""
+    if isinstance(scale, DynamicScale):
+        return scale
     array = np.asarray(scale.scale, dtype=np.float32)
     return (
-        scale.storage, array.shape, array.tobytes(), scale.zero_point, scale.axis, scale.limit
+        scale.storage, array.shape, array.tobytes(), scale.zero_point, scale.axis, scale.limit,
+        scale.block, scale.scale_storage, scale.tensor_scale,
     )  # fmt: skip
-
-
-def _all_names(model: ir.Model) -> set[str]:
-    names: set[str] = set()
-    for graph in model.graphs():
-        names.update(str(v.name) for v in graph.inputs)
-        names.update(graph.initializers)
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        names.add(str(node.name))
-        names.update(str(v.name) for v in node.outputs)
-    return names

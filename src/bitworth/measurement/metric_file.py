@@ -7,10 +7,11 @@ import sys
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import get_args
 
 from bitworth.engines.base import one_line
 from bitworth.errors import UserError
-from bitworth.measurement.quality import MetricSpec, Score
+from bitworth.measurement.quality import MetricKind, MetricSpec, Score
 
 
 def load_metric(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, MetricSpec], Score]:
@@ -50,12 +51,11 @@ def load_metric(path: Path, metadata: Mapping[str, str]) -> tuple[dict[str, Metr
     if not callable(score):
         raise UserError(f"{path}: make_metric(metadata) returns no function; return the metric")
     for name, metric in declared.items():
-        if metric.kind not in ("binary", "mean", "ratio") or metric.better not in (
-            "higher",
-            "lower",
-        ):
+        if metric.kind not in get_args(MetricKind) or metric.better not in ("higher", "lower"):
             raise UserError(
-                f"{path}: METRICS['{name}']: kind is binary, mean or ratio and better is higher "
-                "or lower"
+                f"{path}: METRICS['{name}']: kind is one of {', '.join(get_args(MetricKind))} and "
+                "better is higher or lower"
             )
+        if metric.kind == "perplexity" and metric.better != "lower":
+            raise UserError(f"{path}: METRICS['{name}']: a lower perplexity is better; say so")
     return declared, score

@@ -22,7 +22,9 @@ _EXPECTED = {
     "binary": "0 or 1",
     "mean": "one finite number",
     "ratio": "a pair of finite numbers, the second at least 0",
+    "perplexity": "a pair of finite numbers: nats in all, and tokens, at least 0",
 }
+MetricKind = Literal["binary", "mean", "ratio", "perplexity"]
 Value = float | tuple[float, float]
 Score = Callable[[Arrays, object], Mapping[str, Value]]
 Run = Callable[[Arrays], Mapping[str, NDArray[np.generic]]]
@@ -34,11 +36,12 @@ class MetricSpec:
 
     Attributes:
         kind: ``binary`` (0 or 1 a sample), ``mean`` (a number a sample), ``ratio`` (the sum of
-            numerators over the sum of denominators).
+            numerators over the sum of denominators), ``perplexity`` (exp of the sum of negative
+            log-likelihoods, in nats, over the sum of tokens; lower is better).
         better: which way is better.
     """
 
-    kind: Literal["binary", "mean", "ratio"]
+    kind: MetricKind
     better: Literal["higher", "lower"]
 
 
@@ -201,7 +204,7 @@ def _scored(
 
 
 def _fits(value: object, kind: str) -> bool:
-    if kind == "ratio":
+    if kind in ("ratio", "perplexity"):
         if not isinstance(value, tuple) or len(value) != 2:
             return False
         return all(map(_is_finite, value)) and bool(value[1] >= 0)

@@ -59,6 +59,8 @@ class Quantize:
             of any other the output is quantized; None: it fuses all. Part of the preference.
         shared: operators that want all their quantized inputs under one scale (Add, Concat); None
             leaves it to the preference.
+        residual: operators that add in the format (Add): of a shortcut around quantized sites the
+            engine gets the quantized value too; None leaves it to the preference.
         smooth: SmoothQuant's alpha, 0..1: how much of the activations' outlier channels moves into
             the weights; None: nothing is moved.
         equalize: whether weight ranges are equalized across a Conv/Conv or Norm/Linear pair.
@@ -78,6 +80,7 @@ class Quantize:
     placement: Placement = "auto"
     fused: tuple[str, ...] | None = None
     shared: tuple[str, ...] | None = None
+    residual: tuple[str, ...] | None = None
     smooth: float | None = None
     equalize: bool = False
     dequantize: Literal["base"] | BasePrecision = "base"

@@ -83,7 +83,7 @@ def clean(text: str) -> str:
 
 
 def metric_kind(record: Record, metric: str) -> str:
-    """``binary``, ``mean`` or ``ratio``; empty for a metric that no variant has."""
+    """The metric's kind; empty for a metric that no variant has."""
     for cell in record.facts.cells:
         for variant in cell.variants:
             if variant.quality is not None and metric in variant.quality.metrics:
@@ -91,9 +91,10 @@ def metric_kind(record: Record, metric: str) -> str:
     return ""
 
 
-def is_fraction(record: Record, metric: str) -> bool:
-    """Whether a metric is written in percent, and its loss in points."""
-    return metric_kind(record, metric) in ("binary", "ratio")
+def loss_unit(record: Record, metric: str) -> str:
+    """What a metric's loss is written in: ``points``, ``%`` or its own unit, which is empty."""
+    kind = metric_kind(record, metric)
+    return "points" if kind in ("binary", "ratio") else "%" if kind == "perplexity" else ""
 
 
 def _step(node: object, token: str, address: str) -> object:
@@ -122,7 +123,7 @@ def _unescape(token: str) -> str:
 def _form(record: Record, address: str, value: float) -> Form:
     metric = _metric(record, address)
     if metric is not None:
-        return _metric_form(address, is_fraction(record, metric))
+        return _metric_form(address, loss_unit(record, metric))
     for pattern, form in _FORMS:
         if pattern.search(address):
             return form
@@ -140,12 +141,12 @@ def _metric(record: Record, address: str) -> str | None:
     return None
 
 
-def _metric_form(address: str, fraction: bool) -> Form:
+def _metric_form(address: str, unit: str) -> Form:
     if "/losses/" in address:
-        return _signed_points if fraction else _signed
+        return _signed_points if unit else _signed
     if "/scores/" in address:
-        return _percent_score if fraction else _four_digits
-    return _points if fraction else _four_digits
+        return _percent_score if unit == "points" else _four_digits
+    return _points if unit == "points" else _percent if unit else _four_digits
 
 
 def _speedup(ratio: float) -> str:

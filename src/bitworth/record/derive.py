@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from statistics import median
 
 from bitworth.errors import UserError
+from bitworth.recipe.consistency import engine_hint
 from bitworth.record.latency import latencies
 from bitworth.record.losses import (
     QUALITY_LEVEL,
@@ -160,7 +161,7 @@ def _cell(facts: Facts, cell: CellFacts, rules: TimingRules) -> CellDerived:
 def _gates(variant: VariantFacts) -> list[Gate]:
     """Checks of one variant outside its timing."""
     gates = []
-    asked = variant.recipe.base if variant.recipe else "fp32"
+    asked = engine_hint(variant.recipe.base) if variant.recipe else "fp32"
     if variant.plan is not None and variant.plan.precision != asked:
         text = f"asked for {asked}, the loaded plan reports {variant.plan.precision}"
         gates.append(Gate("precision", "failed", text))

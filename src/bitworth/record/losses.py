@@ -11,6 +11,8 @@ from bitworth.verdict import (
     PairedLoss,
     binary_loss,
     mean_loss,
+    perplexity,
+    perplexity_loss,
     ratio_loss,
     resolvable_loss,
     sig6,
@@ -35,8 +37,14 @@ def metric_scores(quality: QualityFacts | None) -> dict[str, float]:
         values, weights = _columns(metric)
         kept = np.isfinite(values) & np.isfinite(weights)
         if kept.any() and weights[kept].sum():
-            scores[name] = sig6(float(values[kept].sum() / weights[kept].sum()))
+            scores[name] = sig6(_score(metric.kind, values[kept], weights[kept]))
     return scores
+
+
+def _score(kind: str, values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    if kind == "perplexity":
+        return perplexity(values, weights)
+    return float(values.sum() / weights.sum())
 
 
 def metric_losses(
@@ -69,6 +77,8 @@ def _loss(baseline: MetricValues, variant: MetricValues) -> PairedLoss | None:
         return binary_loss(base != 0, ours != 0, better=variant.better, level=level)
     if variant.kind == "mean":
         return mean_loss(base, ours, better=variant.better, level=level)
+    if variant.kind == "perplexity":
+        return perplexity_loss(base, ours, weights, level=level)
     return ratio_loss(base, ours, weights, better=variant.better, level=level)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import altair as alt
 import vl_convert
 
-from bitworth.record.address import clean, is_fraction, shown
+from bitworth.record.address import clean, loss_unit, shown
 from bitworth.record.derive import BASELINE
 from bitworth.record.labels import Frame, Label, Spot, place_labels
 from bitworth.record.schema import Record, VariantSummary
@@ -87,8 +87,9 @@ def _loss(record: Record) -> Loss:
     if not metrics:
         return Loss("", "relative L2 error (lower is better)", 1.0, policy.max_rel_l2)
     metric = metrics[0]
-    scale = 100.0 if is_fraction(record, metric) else 1.0
-    unit = ", points" if scale == 100.0 else ""
+    unit = loss_unit(record, metric)
+    scale = 100.0 if unit else 1.0
+    unit = f", {unit}" if unit else ""
     limit = dict(policy.max_loss).get(metric)
     title = f"loss of {shown_name(metric)}{unit} (lower is better)"
     return Loss(metric, title, scale, None if limit is None else limit * scale)

@@ -22,7 +22,7 @@ from bitworth.verdict import (
     TimingRules,
 )
 
-SCHEMA_VERSION: Literal[2] = 2
+SCHEMA_VERSION: Literal[3] = 3
 
 
 class Part(BaseModel):
@@ -117,7 +117,7 @@ class OutputError(Part):
 class MetricValues(Part):
     """A task metric, per held-out sample in the data's order; None where it does not apply."""
 
-    kind: Literal["binary", "mean", "ratio"]
+    kind: Literal["binary", "mean", "ratio", "perplexity"]
     better: Literal["higher", "lower"]
     values: tuple[float | None, ...]
     denominators: tuple[float | None, ...] | None = None
@@ -160,11 +160,17 @@ class PlanFacts(Part):
 
 
 class ScaleFact(Part):
-    """How one tensor is quantized; a weight's scales follow from the weight and are not stored."""
+    """How one activation is quantized; a weight's scales follow from the weight, not stored."""
 
     storage: str
-    scale: float
+    scale: float | None = Field(description="None: one a channel, or found at run time")
     zero_point: int
+    scales: tuple[float, ...] | None = Field(default=None, description="one for each channel")
+    axis: int | None = Field(default=None, description="that of the channels")
+    dynamic: bool = Field(default=False, description="scales are taken at run time")
+    block: int | None = Field(default=None, description="elements that share a scale")
+    scale_storage: str = "float"
+    tensor_scale: float | None = Field(default=None, description="the number above E4M3 scales")
 
 
 class QuantizedSiteFact(Part):
@@ -172,11 +178,20 @@ class QuantizedSiteFact(Part):
 
     site: str
     format: str
-    weight_granularity: str
+    weight_granularity: str = Field(description="per_tensor, per_channel, block N, or none")
     weight_limit: int | None
-    activation: ScaleFact
+    activation: ScaleFact | None = Field(description="None: left alone")
     output_value: str | None
     output: ScaleFact | None
+    second: ScaleFact | None = Field(default=None, description="of a product of two activations")
+    compute: str | None = Field(default=None, description="type it computes in, if not the base")
+
+
+class RescaledFact(Part):
+    """A value whose channels were divided by factors, and its consumers' weights multiplied."""
+
+    value: str
+    factors: tuple[float, ...]
 
 
 class VariantFacts(Part):
@@ -192,6 +207,17 @@ class VariantFacts(Part):
     sites: tuple[QuantizedSiteFact, ...] = ()
     dead: tuple[tuple[str, str], ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
+    opset: int | None = Field(default=None, description="of its graph; None: the prepared one's")
+    rescaled: tuple[RescaledFact, ...] = ()
+    everywhere: tuple[str, ...] = Field(
+        default=(), description="activation inputs that other operators get quantized as well"
+    )
+    kept: tuple[tuple[str, str], ...] = Field(
+        default=(), description="nodes that stayed in fp32 under a 16-bit base, and why"
+    )
+    overflow: tuple[tuple[str, str], ...] = Field(
+        default=(), description="tensors that the 16-bit base cannot hold as they are"
+    )
     state: Literal["measured", "emulated", "failed", "not run"]
     reason: str = ""
     plan: PlanFacts | None = None
@@ -369,7 +395,7 @@ class Derived(Part):
 class Record(Part):
     """One study."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     id: str
     facts: Facts
     derived: Derived

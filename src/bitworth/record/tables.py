@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bitworth.record.address import is_fraction
+from bitworth.record.address import loss_unit
 from bitworth.record.cells import NONE, Cell, Column, Path, Table, at, columns, key, line
 from bitworth.record.derive import BASELINE
 from bitworth.record.schema import Record, VariantFacts, VariantSummary
@@ -113,7 +113,8 @@ def _verdict_columns(record: Record, metrics: Sequence[str], rival: bool) -> tup
         found.append(column("against the best free win", "rival"))
     for metric in metrics:
         title = metric_title(record, metric)
-        unit = ", points (interval)" if is_fraction(record, metric) else " (interval)"
+        unit = loss_unit(record, metric)
+        unit = f", {unit} (interval)" if unit else " (interval)"
         found += [column(title, metric), column(line("loss", unit), metric)]
     found += [
         column("n", "error"),

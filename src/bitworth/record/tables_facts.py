@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from bitworth.recipe.consistency import needs_ranges
+from bitworth.recipe.granularity import PerBlock
 from bitworth.recipe.recipe import Quantize
 from bitworth.record.cells import NONE, Cell, Path, Table, at, columns, joined, key, line
 from bitworth.record.schema import Record
@@ -32,13 +34,15 @@ def recipe_table(record: Record, i: int) -> Table:
 
 
 def site_table(record: Record, i: int) -> Table:
-    """Sites of cell ``i`` that are dead or that a recipe left out, with the reason."""
+    """Sites of cell ``i`` that are dead or left out, and what a 16-bit base could not hold."""
     rows: list[tuple[Cell, ...]] = []
     for j, variant in enumerate(record.facts.cells[i].variants):
         path = ("facts", "cells", i, "variants", j)
         for kind, word, pairs in (
             ("dead", "dead", variant.dead),
             ("left_out", "left out", variant.left_out),
+            ("kept", "kept in fp32", variant.kept),
+            ("overflow", "overflow", variant.overflow),
         ):
             rows += [
                 (
@@ -242,24 +246,50 @@ def _recipe_rows(record: Record, i: int, j: int) -> list[tuple[Cell, ...]]:
 
 
 def _entry(record: Record, path: Path, entry: Quantize) -> tuple[Cell, ...]:
-    calibrator = at(record, *path, "calibrator", "name")
-    if entry.calibrator.name == "percentile":
-        calibrator = line(calibrator, " ", at(record, *path, "calibrator", "percentile"))
-    weights, zero = at(record, *path, "weights", "kind"), NONE
-    sign = at(record, *path, "activations", "kind")
-    if entry.format == "int8":
-        weights = line(weights, ", ", at(record, *path, "weight_range"), " range")
-        sign = line(sign, ", ", at(record, *path, "sign"))
-        zero = at(record, *path, "zero_point")
     return (
         at(record, *path, "group"),
         at(record, *path, "format"),
-        weights,
-        sign,
-        zero,
-        calibrator,
+        _weights(record, path, entry),
+        _activations(record, path, entry),
+        at(record, *path, "zero_point") if _is_static_int8(entry) else NONE,
+        _calibrator(record, path, entry),
         at(record, *path, "placement"),
     )
+
+
+def _weights(record: Record, path: Path, entry: Quantize) -> Cell:
+    weights = at(record, *path, "weights", "kind")
+    if isinstance(entry.weights, PerBlock):
+        weights = line(weights, " of ", at(record, *path, "weights", "size"))
+    if entry.format == "int8":
+        weights = line(weights, ", ", at(record, *path, "weight_range"), " range")
+    return weights
+
+
+def _activations(record: Record, path: Path, entry: Quantize) -> Cell:
+    if entry.scheme == "weight_only":
+        return line("left alone")
+    kind = at(record, *path, "activations", "kind")
+    if isinstance(entry.activations, PerBlock):
+        kind = line(kind, " of ", at(record, *path, "activations", "size"))
+    if entry.scheme == "dynamic":
+        return line(kind, ", ", at(record, *path, "scheme"))
+    return line(kind, ", ", at(record, *path, "sign")) if _is_static_int8(entry) else kind
+
+
+def _calibrator(record: Record, path: Path, entry: Quantize) -> Cell:
+    if not needs_ranges(entry):
+        return NONE
+    told = at(record, *path, "calibrator", "name")
+    if entry.calibrator.name == "percentile":
+        told = line(told, " ", at(record, *path, "calibrator", "percentile"))
+    if entry.smooth is not None:
+        told = line(told, ", SmoothQuant ", at(record, *path, "smooth"))
+    return line(told, ", equalized") if entry.equalize else told
+
+
+def _is_static_int8(entry: Quantize) -> bool:
+    return entry.format == "int8" and entry.scheme == "static"
 
 
 def _shapes(record: Record, path: Path, names: Iterable[str]) -> Cell:

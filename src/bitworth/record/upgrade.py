@@ -41,5 +41,10 @@ def _from_1(tree: Tree) -> Tree:
     return {**tree, "schema_version": 2, "derived": derived}
 
 
+def _from_2(tree: Tree) -> Tree:
+    """Version 3 can say more about recipes; what an older record leaves out was not used."""
+    return {**tree, "schema_version": 3}
+
+
 _COMPARISONS = ("comparison", "against_best")
-_STEPS: dict[object, Callable[[Tree], Tree]] = {1: _from_1}
+_STEPS: dict[object, Callable[[Tree], Tree]] = {1: _from_1, 2: _from_2}

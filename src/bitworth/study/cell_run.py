@@ -18,8 +18,9 @@ from bitworth.record.derive import BASELINE
 from bitworth.record.schema import CellFacts, LayerFact, TimingJob, VariantFacts
 from bitworth.record.store import canonical, sha256
 from bitworth.study.cell_stage import decided_options, probe_engine, profile_plan
-from bitworth.study.config import CellConfig
 from bitworth.study.context import StudyContext, slug
+from bitworth.study.preferences import told_preferences
+from bitworth.study.sections import CellConfig
 from bitworth.study.timed_input import batch_samples, timed_input
 from bitworth.study.timing_stage import (
     JobPlan,
@@ -173,7 +174,7 @@ class CellRun:
             threads=options.threads,
             options=told,
             options_sha256=sha256(canonical(told)),
-            preferences={k: _told(v) for k, v in vars(preferred).items()},
+            preferences=told_preferences(preferred),
             free_wins=tuple(v.name for v in self.variants if self._is_free_win(v)),
             notes=self._notes(),
             groups=self._groups(),
@@ -203,7 +204,8 @@ class CellRun:
         times = site_times(self.profile)
         # Without a profile a group by share of time has no members that anyone could name.
         known = [g for g in self.study.config.group if times or g.top_share is None]
-        found = group_sites(known, ["all", *(g.name for g in known)], sites, times)
+        names = ["all", *(g.name for g in known)]
+        found = group_sites(known, names, sites, times, self.study.subject.attention)
         return {name: tuple(s.id for s in members) for name, members in found.items()}
 
     def _notes(self) -> tuple[str, ...]:
@@ -266,13 +268,6 @@ class CellRun:
             self.failures.append(("profile of the baseline", str(failure)))
             return
         self.study.workspace.save(stored_form(self.profile), "profile", self.name)
-
-
-def _told(value: object) -> str:
-    """A preference in words."""
-    if value is None:
-        return "all"
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def cell_names(cells: Sequence[CellConfig]) -> tuple[str, ...]:

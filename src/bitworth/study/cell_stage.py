@@ -128,7 +128,8 @@ def profile_plan(
     layers = [
         LayerTime(**{**layer, "origins": tuple(layer["origins"])}) for layer in found["layers"]
     ]
-    return map_layers(layers, subject.sites, subject.producers, subject.upstream)
+    sites = (*subject.sites, *subject.attention)
+    return map_layers(layers, sites, subject.producers, subject.upstream)
 
 
 def build_and_judge(

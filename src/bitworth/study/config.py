@@ -6,130 +6,13 @@ import difflib
 import importlib.util
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from bitworth.errors import UserError
-
-EngineName = Literal["onnxruntime", "openvino", "mock"]
-#: Names that a study gives itself.
-RESERVED = ("baseline", "baseline again", "reference", "as given")
-
-
-class Section(BaseModel):
-    """Base of all sections: immutable, and unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class SubjectConfig(Section):
-    """``[subject]``: the model under study.
-
-    ``onnx`` is a path relative to the study file or, with ``package``, inside that installed
-    package's folder.
-    """
-
-    name: str
-    onnx: str
-    package: str | None = None
-
-
-class DataConfig(Section):
-    """``[data]``: where calibration and held-out samples come from.
-
-    ``source`` is a Python file with functions ``calibration(count, seed)`` and
-    ``holdout(count, seed)``; or ``calibration`` and ``holdout`` name ``.npz`` files.
-    """
-
-    source: str | None = None
-    calibration: str | None = None
-    holdout: str | None = None
-    calibration_samples: int = Field(default=96, ge=1)
-    holdout_samples: int = Field(default=800, ge=1)
-    seed: int = Field(default=0, ge=0)
-    random_inputs: bool = False
-    shapes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-
-
-class CellConfig(Section):
-    """``[[cell]]``: one engine with its options."""
-
-    engine: EngineName
-    threads: int = Field(default=0, ge=0, description="0: all cores of this process")
-    options: dict[str, str] = Field(default_factory=dict)
-    mode: Literal["host", "throughput", "tail"] = "host"
-    streams: int = Field(default=0, ge=0, description="in flight at once; 0: the engine chooses")
-    batch: int | None = Field(default=None, ge=1, description="samples that one call takes")
-    quantile: float = Field(default=0.99, gt=0.5, le=0.999, description="what the tail compares")
-
-
-class GroupConfig(Section):
-    """``[[group]]``: a named set of sites."""
-
-    name: str
-    names: tuple[str, ...] = ()
-    op_types: tuple[str, ...] = ()
-    top_share: float | None = Field(default=None, gt=0, le=1)
-
-
-class VariantConfig(Section):
-    """``[[variant]]``: a named recipe, a base precision, or a file quantized elsewhere."""
-
-    name: str
-    format: Literal["int8", "fp8_e4m3", "bf16"] | None = None
-    groups: tuple[str, ...] = ("all",)
-    weights: Literal["per_tensor", "per_channel"] = "per_channel"
-    sign: Literal["auto", "s8", "u8", "by_range"] = "auto"
-    zero_point: Literal["auto", "symmetric", "asymmetric"] = "auto"
-    weight_range: Literal["auto", "full", "reduced"] = "auto"
-    placement: Literal["auto", "before_activation", "after_activation", "input_only"] = "auto"
-    calibrator: Literal["max", "percentile"] = "max"
-    percentile: float = Field(default=99.99, gt=50, le=100)
-    source: Literal["recipe", "file"] = "recipe"
-    path: str | None = None
-    engines: tuple[EngineName, ...] = ()
-
-
-class QualityConfig(Section):
-    """``[quality]``: ``metric`` is a Python file with ``METRICS`` and ``make_metric``."""
-
-    metric: str | None = None
-
-
-class PolicyConfig(Section):
-    """``[policy]``: what a variant must reach to be shipped."""
-
-    min_speedup: float = Field(default=1.05, gt=0)
-    max_loss: dict[str, float] = Field(default_factory=dict)
-    max_rel_l2: float | None = Field(default=None, gt=0)
-    max_error_over_floor: float | None = Field(default=None, gt=0)
-
-
-class TimingConfig(Section):
-    """``[timing]``: precision to reach and minutes to spend on it, over all cells."""
-
-    precision: float = Field(default=0.02, gt=0, lt=1)
-    budget_minutes: float = Field(default=10.0, gt=0)
-    min_sessions: int = Field(default=6, ge=2)
-    max_sessions: int = Field(default=60, ge=2)
-    delta: float = Field(default=0.01, gt=0, lt=1)
-    seed: int = Field(default=0, ge=0)
-    until_settled: bool = False
-
-
-class StudyConfig(Section):
-    """A whole study file."""
-
-    version: Literal[1]
-    subject: SubjectConfig
-    data: DataConfig
-    cell: tuple[CellConfig, ...] = Field(min_length=1)
-    group: tuple[GroupConfig, ...] = ()
-    variant: tuple[VariantConfig, ...] = ()
-    quality: QualityConfig = QualityConfig()
-    policy: PolicyConfig = PolicyConfig()
-    timing: TimingConfig = TimingConfig()
+from bitworth.study.sections import CellConfig, StudyConfig, SubjectConfig
+from bitworth.study.variant_checks import check_variant, expanded
 
 
 def read_study_file(path: Path) -> StudyConfig:
@@ -154,9 +37,10 @@ def check(tree: dict[str, Any], path: Path) -> StudyConfig:
         config = StudyConfig.model_validate(tree)
     except ValidationError as error:
         raise UserError(f"{path}: {_first(error)}") from None
+    config = config.model_copy(update={"variant": expanded(config.variant)})
     groups = {g.name for g in config.group} | {"all"}
     for variant in config.variant:
-        _check_variant(variant, groups, path)
+        check_variant(variant, groups, path)
     for number, cell in enumerate(config.cell, start=1):
         _check_cell(cell, f"{path}: cell {number} ({cell.engine})")
     for kind, names in (
@@ -213,27 +97,6 @@ def _check_cell(cell: CellConfig, where: str) -> None:
                 f'{where}: {key} is for mode = "{mode}" alone, and its mode is "{cell.mode}"; '
                 f'set mode = "{mode}" or leave {key} out'
             )
-
-
-def _check_variant(variant: VariantConfig, groups: set[str], path: Path) -> None:
-    if variant.name in RESERVED:
-        raise UserError(f"{path}: variant name '{variant.name}' is reserved; choose another")
-    if variant.source == "file":
-        if variant.path is None:
-            raise UserError(f"{path}: variant '{variant.name}' has source = \"file\" but no path")
-        return
-    if variant.format is None:
-        raise UserError(f"{path}: variant '{variant.name}' has no format; add format = \"int8\"")
-    if variant.format == "bf16" and variant.groups != ("all",):
-        raise UserError(
-            f"{path}: variant '{variant.name}': bf16 is a precision of the whole model here; "
-            "leave groups out"
-        )
-    for name in variant.groups:
-        if name not in groups:
-            near = difflib.get_close_matches(name, sorted(groups), n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(groups))}"
-            raise UserError(f"{path}: variant '{variant.name}' names no group '{name}'; {hint}")
 
 
 def _first(error: ValidationError) -> str:

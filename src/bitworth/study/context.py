@@ -11,9 +11,9 @@ from bitworth.calibration.statistics import RangeStatistics
 from bitworth.measurement.quality import MetricSpec
 from bitworth.record.store import sha256
 from bitworth.study.cell_stage import Judge
-from bitworth.study.config import StudyConfig
 from bitworth.study.data_stage import StudyData
 from bitworth.study.progress import Reporter
+from bitworth.study.sections import StudyConfig
 from bitworth.study.subject_stage import Subject
 from bitworth.study.workspace import Workspace
 from bitworth.verdict import Policy, TimingRules

@@ -14,8 +14,8 @@ from bitworth.errors import UserError
 from bitworth.measurement.array_store import ArrayStore, is_stored, store_arrays
 from bitworth.record.schema import DataFacts, SplitFacts
 from bitworth.record.store import canonical, sha256
-from bitworth.study.config import DataConfig
 from bitworth.study.progress import Reporter
+from bitworth.study.sections import DataConfig
 from bitworth.study.workspace import Workspace
 from bitworth.subject.inputs import Dataset, from_module, from_npz, random_inputs
 from bitworth.subject.onnx_model import InputSpec

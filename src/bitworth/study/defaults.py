@@ -8,13 +8,9 @@ from pathlib import Path
 
 from bitworth.errors import UserError
 from bitworth.recipe import Site
-from bitworth.study.config import (
-    RESERVED,
-    GroupConfig,
-    StudyConfig,
-    VariantConfig,
-    checked,
-)
+from bitworth.study.config import checked
+from bitworth.study.sections import GroupConfig, StudyConfig, VariantConfig
+from bitworth.study.variant_checks import RESERVED
 from bitworth.subject.onnx_model import InputSpec, load
 from bitworth.subject.prepare import prepare
 from bitworth.subject.sites import find_sites

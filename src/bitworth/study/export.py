@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from bitworth.calibration import weight_scale
 from bitworth.errors import UserError
 from bitworth.lowering.onnx_qdq import lower
-from bitworth.lowering.scaling import QuantizedSite, StorageType, TensorScale
-from bitworth.recipe import PER_CHANNEL, PER_TENSOR, Quantize, Site
-from bitworth.record.schema import QuantizedSiteFact, Record, ScaleFact, VariantFacts
-from bitworth.study.config import SubjectConfig, subject_path
+from bitworth.lowering.rescaling import ChannelFactors
+from bitworth.recipe import Recipe
+from bitworth.recipe.consistency import engine_hint
+from bitworth.record.schema import Record, VariantFacts
+from bitworth.study.config import subject_path
+from bitworth.study.sections import SubjectConfig
+from bitworth.study.site_facts import restored_site
+from bitworth.study.variant_graph import at_opset, variant_graph
 from bitworth.subject.denormals import flush_denormals
 from bitworth.subject.onnx_model import load
-from bitworth.subject.prepare import PreparedModel, graph_sha256, prepare
+from bitworth.subject.prepare import graph_sha256, prepare
 from bitworth.subject.saving import save
 from bitworth.subject.sites import find_sites
 
@@ -60,7 +64,8 @@ def export_variant(record: Record, variant: VariantFacts, model: Path | None, ou
     """
     if variant.source == "file":
         raise UserError(f"variant '{variant.name}' is the file {variant.file}; copy that file")
-    if variant.recipe is not None and variant.recipe.base != "fp32":
+    hinted = variant.recipe is not None and engine_hint(variant.recipe.base) != "fp32"
+    if variant.recipe is not None and hinted and not variant.sites:
         raise UserError(
             f"variant '{variant.name}' is the baseline's graph under the engine's precision hint "
             f"{variant.recipe.base}; export 'baseline' and set that hint"
@@ -74,9 +79,19 @@ def export_variant(record: Record, variant: VariantFacts, model: Path | None, ou
     prepared = prepare(original, record.facts.subject.prepared_opset)
     if variant.name != "as given" and _was_flushed(record):
         prepared = flush_denormals(prepared)
-    sites = {s.id: s for s in find_sites(prepared).sites}
-    quantized = tuple(_restored(prepared, sites[f.site], f, variant) for f in variant.sites)
-    lowered = lower(prepared, quantized) if quantized else prepared.model
+    factors = [
+        ChannelFactors(f.value, np.asarray(f.factors, dtype=np.float32)) for f in variant.rescaled
+    ]
+    recipe = variant.recipe or Recipe()
+    # Nodes that calibration kept in fp32 are named in the record: no range is needed again.
+    kept = tuple(node for node, _ in variant.kept)
+    recipe = replace(recipe, keep_fp32=tuple(dict.fromkeys((*recipe.keep_fp32, *kept))))
+    graph = variant_graph(prepared, find_sites(prepared).sites, recipe, factors, None)
+    graph = at_opset(graph, variant.opset or 0)
+    quantized = [restored_site(graph.prepared, graph.sites[f.site], f) for f in variant.sites]
+    lowered = (
+        lower(graph.prepared, quantized, variant.everywhere) if quantized else graph.prepared.model
+    )
     if graph_sha256(lowered) != variant.lowered_sha256:
         libraries = record.facts.environment.libraries
         raise UserError(
@@ -84,33 +99,6 @@ def export_variant(record: Record, variant: VariantFacts, model: Path | None, ou
             f"record's versions (onnx {libraries.get('onnx')}, onnx-ir {libraries.get('onnx-ir')})"
         )
     save(lowered, output)
-
-
-def _restored(
-    prepared: PreparedModel, site: Site, fact: QuantizedSiteFact, variant: VariantFacts
-) -> QuantizedSite:
-    tensor = prepared.model.graph.initializers[site.weight].const_value
-    assert tensor is not None
-    entry = Quantize(
-        group=variant.name,
-        format=fact.format,
-        weights=PER_CHANNEL if fact.weight_granularity == "per_channel" else PER_TENSOR,
-        sign="s8",
-        zero_point="symmetric",
-        weight_range="reduced" if fact.weight_limit else "full",
-    )
-    return QuantizedSite(
-        site=site,
-        weight=weight_scale(tensor.numpy(), site, entry),
-        activation=_scale(fact.activation),
-        output_value=fact.output_value,
-        output=None if fact.output is None else _scale(fact.output),
-    )
-
-
-def _scale(fact: ScaleFact) -> TensorScale:
-    storage: StorageType = fact.storage  # type: ignore[assignment]
-    return TensorScale(storage, np.asarray(fact.scale, dtype=np.float32), fact.zero_point)
 
 
 def _was_flushed(record: Record) -> bool:

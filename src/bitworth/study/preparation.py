@@ -8,19 +8,19 @@ from pathlib import Path
 from bitworth.calibration import Calibration, cache, observe
 from bitworth.engines.cpu import usable_cores
 from bitworth.errors import UserError
-from bitworth.lowering.placement import observed_values
 from bitworth.measurement.metric_file import load_metric
 from bitworth.measurement.quality import MetricSpec, Score
 from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe import FORMATS
 from bitworth.record.schema import DataFacts
 from bitworth.record.store import canonical, sha256
+from bitworth.study.calibration_plan import CalibrationPlan, calibration_plan, is_calibrated
 from bitworth.study.cell_stage import Judge, compute_reference
-from bitworth.study.config import StudyConfig
 from bitworth.study.context import StudyContext, policy_of, timing_rules
 from bitworth.study.data_stage import StudyData, open_data
 from bitworth.study.progress import Reporter
 from bitworth.study.request import StudyRequest
+from bitworth.study.sections import StudyConfig
 from bitworth.study.subject_stage import Subject, prepare_subject
 from bitworth.study.timed_input import check_batches
 from bitworth.study.variants import group_sites
@@ -51,7 +51,7 @@ def prepare_study(
         if name not in metrics:
             known = ", ".join(metrics) or "none"
             raise UserError(f"policy.max_loss: no metric '{name}'; the study's metrics: {known}")
-    calibrated = any(v.format and FORMATS[v.format].role == "quantized" for v in config.variant)
+    calibrated = is_calibrated(config)
     if original.has_qdq:
         raise UserError(
             f"{original.path}: is quantized already (it has Q/DQ nodes) and is no honest baseline; "
@@ -70,12 +70,14 @@ def prepare_study(
     check_batches(config.cell, data.inputs, original.inputs)
     try:
         subject = prepare_subject(config, original, data.inputs[0], workspace)
-        if calibrated and not subject.sites:
+        if _is_quantized(config) and not subject.sites:
             raise UserError(f"{original.path}: has no Conv, Gemm or MatMul with a constant weight")
         # A group that matches nothing is told now, not after minutes; times come with a profile.
         timeless = [g for g in config.group if g.top_share is None]
-        group_sites(timeless, [g.name for g in timeless], subject.sites, {})
-        calibration = _calibrate(subject, data, workspace, reporter) if calibrated else None
+        names = [g.name for g in timeless]
+        group_sites(timeless, names, subject.sites, {}, subject.attention)
+        plan = calibration_plan(config, subject)
+        calibration = _calibrate(subject, plan, data, workspace, reporter) if calibrated else None
         reference = compute_reference(workspace, original.path, data, usable_cores(), reporter)
     except WorkerFailed as failure:
         raise UserError(
@@ -125,12 +127,20 @@ def _with_warnings(
     return data.facts.model_copy(update={"non_finite_activations": found})
 
 
+def _is_quantized(config: StudyConfig) -> bool:
+    return any(v.format and FORMATS[v.format].role == "quantized" for v in config.variant)
+
+
 def _calibrate(
-    subject: Subject, data: StudyData, workspace: Workspace, reporter: Reporter
+    subject: Subject,
+    plan: CalibrationPlan,
+    data: StudyData,
+    workspace: Workspace,
+    reporter: Reporter,
 ) -> Calibration:
     """Ranges of every value that a variant may quantize, from one pass over the data."""
-    values = observed_values(subject.fair.model, subject.sites)
-    key = sha256(canonical([list(values), data.facts.calibration.sha256]))
+    values, axes = plan.values, dict(plan.channel_axes)
+    key = sha256(canonical([list(values), axes, data.facts.calibration.sha256]))
     path = workspace.path("data", "calibration.npz")
     found = cache.load(path, key)
     if found is not None:
@@ -142,6 +152,7 @@ def _calibrate(
             values,
             (sample.inputs for sample in data.calibration),
             threads=usable_cores(),
+            channel_axes=axes,
             progress=advance,
         )
     cache.save(path, found, key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitworth.study.config import StudyConfig
+from bitworth.study.sections import StudyConfig
 
 
 @dataclass(frozen=True)

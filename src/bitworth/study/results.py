@@ -47,7 +47,7 @@ def _output(sums: OutputSums) -> OutputError:
 
 
 def _metric(spec: MetricSpec, values: list[Any]) -> MetricValues:
-    if spec.kind != "ratio":
+    if spec.kind not in ("ratio", "perplexity"):
         kept = tuple(None if v is None else sig6(float(v)) for v in values)
         return MetricValues(kind=spec.kind, better=spec.better, values=kept)
     return MetricValues(

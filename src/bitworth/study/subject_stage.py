@@ -10,7 +10,7 @@ from bitworth.engines.base import Arrays
 from bitworth.measurement.workers import Worker
 from bitworth.recipe import FORMATS, Site
 from bitworth.record.schema import SiteFact, SubjectFacts, Tensor
-from bitworth.study.config import StudyConfig
+from bitworth.study.sections import StudyConfig
 from bitworth.study.workspace import Workspace
 from bitworth.subject.denormals import count_denormals, flush_denormals
 from bitworth.subject.onnx_model import OnnxModel, load
@@ -49,6 +49,11 @@ class Subject:
         return self.scan.sites
 
     @property
+    def attention(self) -> tuple[Site, ...]:
+        """Products of two activations; in no group unless asked for."""
+        return self.scan.attention
+
+    @property
     def producers(self) -> dict[str, str]:
         """Value name to the name of the node that writes it."""
         return {
@@ -66,11 +71,14 @@ class Subject:
         }
 
 
-def needed_opset(config: StudyConfig) -> int:
-    """The lowest opset in which every variant of the study can be written."""
-    formats = [v.format for v in config.variant if v.format is not None]
-    quantized = [FORMATS[name].onnx_opset for name in formats if FORMATS[name].role == "quantized"]
-    return max(quantized, default=0)
+def common_opset(config: StudyConfig) -> int:
+    """The opset of the graph that all variants start from.
+
+    That of int8 with a scale per channel, which every engine reads; a variant that needs a higher
+    one is raised alone, since engines refuse much of what is newer.
+    """
+    quantized = any(v.format and FORMATS[v.format].role == "quantized" for v in config.variant)
+    return FORMATS["int8"].onnx_opset if quantized else 0
 
 
 def prepare_subject(
@@ -84,7 +92,7 @@ def prepare_subject(
         sample: one real input, on which a free win must change nothing.
         workspace: where the prepared models are written.
     """
-    given = prepare(original, needed_opset(config))
+    given = prepare(original, common_opset(config))
     counts = count_denormals(given.model)
     fair, win = given, None
     save(given.model, workspace.path("models", "as_given.onnx"))
@@ -146,7 +154,7 @@ def subject_facts(subject: Subject, workspace: Workspace) -> SubjectFacts:
             )
             for s in subject.sites
         ),
-        attention_left_alone=subject.scan.attention,
+        attention_left_alone=subject.scan.attention_nodes,
         uncovered=tuple((u.node, f"{u.op_type}: {u.reason}") for u in subject.scan.uncovered),
         denormal_weights=subject.denormals,
         weights=_weight_count(subject.fair),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bitworth.errors import UserError
 from bitworth.measurement.array_store import ArrayStore
 from bitworth.measurement.batch import batched
-from bitworth.study.config import CellConfig
+from bitworth.study.sections import CellConfig
 from bitworth.subject.onnx_model import InputSpec
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bitworth.engines.base import EngineOptions
+from bitworth.errors import UserError
+from bitworth.lowering.emulate_base import emulate_base
 from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe import Recipe
+from bitworth.recipe.consistency import engine_hint, support_key
 from bitworth.recipe.rules import EMULATED, Preference
-from bitworth.record.schema import BatchCheck, QualityFacts, VariantFacts
+from bitworth.record.schema import BatchCheck, QualityFacts, RescaledFact, VariantFacts
 from bitworth.record.store import canonical, sha256
 from bitworth.study.cell_stage import (
     PlanRequest,
@@ -19,22 +22,21 @@ from bitworth.study.cell_stage import (
     check_batch,
     check_optimization,
 )
-from bitworth.study.config import VariantConfig
 from bitworth.study.context import StudyContext, file_key
+from bitworth.study.lowered_variant import LoweredVariant, scale_variant, write_lowered
 from bitworth.study.results import plan_facts, quality_facts
+from bitworth.study.sections import VariantConfig
+from bitworth.study.site_facts import site_facts
 from bitworth.study.subject_stage import model_path, model_sha256
-from bitworth.study.variants import (
-    LoweredVariant,
-    group_sites,
-    recipe_of,
-    scale_variant,
-    site_facts,
-    write_lowered,
-)
+from bitworth.study.variant_graph import variant_graph
+from bitworth.study.variants import group_sites, recipe_of
 from bitworth.subject.onnx_model import load
+from bitworth.subject.saving import save
 
 #: Emulated quality is computed by this engine, unoptimized.
 EMULATOR = "onnxruntime"
+#: Whose rules hold for what is emulated: those of every engine.
+EMULATION = "emulated"
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,9 @@ def run_variant(
     def compute() -> VariantFacts:
         if variant.source == "file":
             return _file(study, engine, variant)
-        assert variant.format is not None
-        state, reason = engine.support(variant.format)
-        if variant.format == "bf16":
-            return _precision(study, engine, variant, state, reason)
-        return _quantized(study, engine, variant, time_ns, state, reason)
+        if variant.format in ("bf16", "fp16"):
+            return _precision(study, engine, variant)
+        return _quantized(study, engine, variant, time_ns)
 
     return _staged(study, engine, variant.name, compute)
 
@@ -130,20 +130,32 @@ def _staged(
     return facts
 
 
-def _precision(
-    study: StudyContext, engine: CellEngine, variant: VariantConfig, state: str, reason: str
-) -> VariantFacts:
-    path = model_path(study.workspace, "fair")
-    facts = VariantFacts(
-        name=variant.name,
-        source="precision",
-        recipe=recipe_of(variant, engine.preferred),
-        lowered_sha256=model_sha256(path),
-        state="measured",
-    )
+def _precision(study: StudyContext, engine: CellEngine, variant: VariantConfig) -> VariantFacts:
+    """The whole model in another float type: told to the engine, or written into the graph."""
+    recipe = recipe_of(variant, engine.preferred)
+    state, reason = engine.support(recipe.base)
+    facts = VariantFacts(name=variant.name, source="precision", recipe=recipe, state="measured")
+    fair = study.subject.fair
+    if state == "emulated":
+        path = _lowered_path(study, engine, variant.name, "emulated.onnx")
+        base: Literal["bf16", "fp16"] = "bf16" if recipe.base == "bf16" else "fp16"
+        save(emulate_base(fair, base, recipe.keep_fp32), path)
+        return _emulated(study, facts, path, engine.options.threads, reason)
     if state != "native":
         return _with(facts, state="not run", reason=reason)
-    return _measured(study, engine, facts, path, "bf16")
+    path = model_path(study.workspace, "fair")
+    if recipe.base == "fp16":
+        path = _lowered_path(study, engine, variant.name, "model.onnx")
+        amax = {name: found.amax for name, found in study.statistics.items()} or None
+        graph = variant_graph(fair, study.subject.sites, recipe, (), amax)
+        save(graph.prepared.model, path)
+        facts = _with(facts, kept=graph.kept, overflow=graph.overflow)
+    facts = _with(facts, lowered_sha256=model_sha256(path))
+    return _measured(study, engine, facts, path, engine_hint(recipe.base))
+
+
+def _lowered_path(study: StudyContext, engine: CellEngine, variant: str, name: str) -> Path:
+    return study.workspace.path("lowered", engine.cell, file_key(variant), name)
 
 
 def _file(study: StudyContext, engine: CellEngine, variant: VariantConfig) -> VariantFacts:
@@ -162,34 +174,62 @@ def _file(study: StudyContext, engine: CellEngine, variant: VariantConfig) -> Va
 
 
 def _quantized(
-    study: StudyContext,
-    engine: CellEngine,
-    variant: VariantConfig,
-    time_ns: Mapping[str, float],
-    state: str,
-    reason: str,
+    study: StudyContext, engine: CellEngine, variant: VariantConfig, time_ns: Mapping[str, float]
 ) -> VariantFacts:
+    subject = study.subject
+    state, reason = _support(engine, recipe_of(variant))
     emulated = state == "emulated"
-    recipe = recipe_of(variant, EMULATED if emulated else engine.preferred)
+    preferred = EMULATED if emulated else engine.preferred
+    recipe = recipe_of(variant, preferred)
+    facts = VariantFacts(name=variant.name, source="recipe", recipe=recipe, state="not run")
     unknown = _groups_without_times(study, variant) if not time_ns else []
     if unknown:
-        facts = VariantFacts(name=variant.name, source="recipe", recipe=recipe, state="not run")
         return _with(facts, reason=f"group '{unknown[0]}' is by share of time: no profile")
-    groups = group_sites(study.config.group, variant.groups, study.subject.sites, time_ns)
-    lowered = scale_variant(study.subject.fair, recipe, groups, study.statistics)
-    folder = study.workspace.path("lowered", engine.cell, file_key(variant.name), "x").parent
-    path = folder / "model.onnx"
-    write_lowered(study.subject.fair, lowered, path, emulated=False)
-    facts = _quantized_facts(variant.name, recipe, lowered, model_sha256(path), engine)
+    groups = group_sites(
+        study.config.group, variant.groups, subject.sites, time_ns, subject.attention
+    )
+    rules = EMULATION if emulated else engine.engine
+    try:
+        lowered = scale_variant(
+            subject.fair,
+            subject.sites,
+            recipe_of(variant),
+            groups,
+            study.statistics,
+            rules,
+            preferred,
+            variant.ignore_rules,
+        )
+    except UserError as error:
+        return _with(facts, reason=str(error))
+    path = _lowered_path(study, engine, variant.name, "model.onnx")
+    try:
+        write_lowered(lowered, path, emulated=False)
+        written, hash_ = "", model_sha256(path)
+    except UserError as error:
+        written, hash_ = str(error), None
+    facts = _quantized_facts(variant.name, recipe, lowered, hash_, engine)
     if not lowered.scaled.quantized:
         return _with(facts, state="not run", reason="no site of its groups can be quantized")
     if state == "absent":
         return _with(facts, state="not run", reason=reason)
     if not emulated:
-        return _measured(study, engine, facts, path, "fp32")
-    emulation = folder / "emulated.onnx"
-    write_lowered(study.subject.fair, lowered, emulation, emulated=True)
+        if written:
+            return _with(facts, state="not run", reason=written)
+        return _measured(study, engine, facts, path, engine_hint(recipe.base))
+    emulation = _lowered_path(study, engine, variant.name, "emulated.onnx")
+    write_lowered(lowered, emulation, emulated=True)
     return _emulated(study, facts, emulation, engine.options.threads, reason)
+
+
+def _support(engine: CellEngine, recipe: Recipe) -> tuple[str, str]:
+    """What the engine says of a recipe's format, with its scheme, and of its base."""
+    entry = recipe.quantize[0]
+    state, reason = engine.support(support_key(entry.format, entry.scheme))
+    base, why = engine.support(recipe.base)
+    if base != "native" and state != "absent":
+        return "absent", f"base {recipe.base}: {why}"
+    return state, reason
 
 
 def _groups_without_times(study: StudyContext, variant: VariantConfig) -> list[str]:
@@ -198,11 +238,19 @@ def _groups_without_times(study: StudyContext, variant: VariantConfig) -> list[s
 
 
 def _quantized_facts(
-    name: str, recipe: Recipe, lowered: LoweredVariant, model_hash: str, engine: CellEngine
+    name: str, recipe: Recipe, lowered: LoweredVariant, model_hash: str | None, engine: CellEngine
 ) -> VariantFacts:
-    sites = site_facts(lowered)
+    sites = site_facts(lowered.scaled.quantized, lowered.entries)
+    rescaled = tuple(
+        RescaledFact(value=f.value, factors=tuple(float(x) for x in f.factors))
+        for f in lowered.factors
+    )
     identity = {
         "sites": [s.model_dump(mode="json") for s in sites],
+        "rescaled": [r.model_dump(mode="json") for r in rescaled],
+        "everywhere": lowered.everywhere,
+        "base": recipe.base,
+        "kept": lowered.graph.kept,
         "engine": engine.engine,
         "version": engine.info["version"],
         "threads": engine.options.threads,
@@ -218,6 +266,11 @@ def _quantized_facts(
         sites=sites,
         dead=lowered.scaled.dead,
         left_out=lowered.scaled.left_out,
+        opset=lowered.graph.prepared.opset,
+        rescaled=rescaled,
+        everywhere=lowered.everywhere,
+        kept=lowered.graph.kept,
+        overflow=lowered.graph.overflow,
         state="measured",
     )
 

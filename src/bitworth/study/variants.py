@@ -1,63 +1,78 @@
-"""From a variant's words to its lowered model: recipe, sites, scales, graph."""
+"""From a variant's words to its recipe and the sites of its groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-from bitworth.calibration import RangeStatistics, ScaledSites, quantize_sites
 from bitworth.errors import UserError
-from bitworth.lowering.emulate import emulate
-from bitworth.lowering.onnx_qdq import lower
-from bitworth.lowering.placement import output_value
-from bitworth.lowering.scaling import TensorScale
 from bitworth.recipe import PER_CHANNEL, PER_TENSOR, Calibrator, Quantize, Recipe, Site
+from bitworth.recipe.consistency import (
+    INT4_BLOCK,
+    natural_activations,
+    natural_scheme,
+    natural_weights,
+)
+from bitworth.recipe.granularity import Granularity, PerBlock
 from bitworth.recipe.groups import ALL, Group, members
+from bitworth.recipe.recipe import Placement, Scheme
 from bitworth.recipe.rules import Preference, resolve
-from bitworth.record.schema import QuantizedSiteFact, ScaleFact
-from bitworth.study.config import GroupConfig, VariantConfig
-from bitworth.subject.prepare import PreparedModel
-from bitworth.subject.saving import save
+from bitworth.study.sections import GroupConfig, VariantConfig
+
+_SCHEMES: Mapping[str, Scheme] = {"dynamic": "dynamic", "none": "weight_only"}
 
 
-@dataclass(frozen=True)
-class LoweredVariant:
-    """A variant's recipe on this engine, with its scales.
+def recipe_of(variant: VariantConfig, preferred: Preference | None = None) -> Recipe:
+    """The variant's recipe, with the engine's preference, if given, where it says ``auto``.
 
-    Attributes:
-        recipe: resolved; no ``auto`` is left.
-        scaled: quantized, dead and left-out sites.
+    Of a variant that names a precision, or has a format that quantizes.
     """
-
-    recipe: Recipe
-    scaled: ScaledSites
-
-
-def recipe_of(variant: VariantConfig, preferred: Preference) -> Recipe:
-    """The variant's recipe, with the engine's preference where it says ``auto``."""
-    if variant.format == "bf16":
-        return Recipe(base="bf16")
     assert variant.format is not None
-    return Recipe(
-        base="fp32",
-        quantize=tuple(
-            resolve(
-                Quantize(
-                    group=group,
-                    format=variant.format,
-                    weights=PER_CHANNEL if variant.weights == "per_channel" else PER_TENSOR,
-                    sign=variant.sign,
-                    zero_point=variant.zero_point,
-                    weight_range=variant.weight_range,
-                    calibrator=Calibrator(variant.calibrator, variant.percentile),
-                    placement=variant.placement,
-                ),
-                preferred,
-            )
-            for group in variant.groups
-        ),
+    if variant.format in ("bf16", "fp16"):
+        return Recipe(base=variant.format, keep_fp32=variant.keep_fp32)
+    entries = [_entry(variant, group) for group in variant.groups]
+    if preferred is not None:
+        entries = [resolve(entry, preferred) for entry in entries]
+    return Recipe(base=variant.base, quantize=tuple(entries), keep_fp32=variant.keep_fp32)
+
+
+def _entry(variant: VariantConfig, group: str) -> Quantize:
+    assert variant.format is not None
+    natural = natural_scheme(variant.format)
+    scheme = natural if variant.activations is None else _SCHEMES.get(variant.activations, "static")
+    placement: Placement = variant.placement
+    # Only a static scale, known beforehand, can stand at an output too; and one for each channel
+    # is for the operation that reads it.
+    if scheme != "static" or variant.activations == "per_channel":
+        placement = "input_only" if placement == "auto" else placement
+    activations = natural_activations(variant.format)
+    return Quantize(
+        group=group,
+        format=variant.format,
+        weights=_weights(variant),
+        activations=PER_CHANNEL if variant.activations == "per_channel" else activations,
+        scheme=scheme,
+        sign=variant.sign,
+        zero_point=variant.zero_point,
+        weight_range=variant.weight_range,
+        calibrator=Calibrator(variant.calibrator, variant.percentile),
+        placement=placement,
+        shared=variant.shared,
+        residual=variant.residual,
+        smooth=variant.smooth_quant,
+        equalize=variant.equalize,
+        dequantize=variant.dequantize,
     )
+
+
+def _weights(variant: VariantConfig) -> Granularity:
+    assert variant.format is not None
+    if variant.weights == "per_tensor":
+        return PER_TENSOR
+    if variant.weights == "per_channel":
+        return PER_CHANNEL
+    if variant.weights == "block" or variant.block is not None:
+        return PerBlock(variant.block or INT4_BLOCK)
+    return natural_weights(variant.format)
 
 
 def group_sites(
@@ -65,65 +80,16 @@ def group_sites(
     names: Sequence[str],
     sites: Sequence[Site],
     time_ns: Mapping[str, float],
+    attention: Sequence[Site] = (),
 ) -> dict[str, tuple[Site, ...]]:
     """The sites of each named group.
 
     Raises:
-        UserError: a group that matches no site, or a pattern of it.
+        UserError: a group that matches no site, or a condition of it.
     """
-    known = {g.name: Group(g.name, g.names, g.op_types, g.top_share) for g in groups}
+    known = {g.name: Group(**g.model_dump()) for g in groups}
     known["all"] = known.get("all", ALL)
     try:
-        return {name: members(known[name], sites, time_ns) for name in names}
+        return {name: members(known[name], sites, time_ns, attention) for name in names}
     except ValueError as error:
         raise UserError(f"group: {error}") from None
-
-
-def scale_variant(
-    prepared: PreparedModel,
-    recipe: Recipe,
-    groups: Mapping[str, Sequence[Site]],
-    statistics: Mapping[str, RangeStatistics],
-) -> LoweredVariant:
-    """Scales of every site that the recipe quantizes; the last group that names a site wins."""
-    chosen: dict[str, tuple[Site, Quantize]] = {}
-    for entry in recipe.quantize:
-        for site in groups[entry.group]:
-            chosen[site.id] = (site, entry)
-    outputs = {}
-    for id_, (site, entry) in chosen.items():
-        placement = entry.placement
-        assert placement != "auto"
-        outputs[id_] = output_value(prepared.model, site, placement, entry.fused)
-    scaled = quantize_sites(prepared.model, tuple(chosen.values()), statistics, outputs)
-    return LoweredVariant(recipe, scaled)
-
-
-def write_lowered(
-    prepared: PreparedModel, variant: LoweredVariant, path: Path, emulated: bool
-) -> None:
-    """Write the variant's graph: with Q/DQ nodes, or emulated in float."""
-    build = emulate if emulated else lower
-    save(build(prepared, variant.scaled.quantized), path)
-
-
-def site_facts(variant: LoweredVariant) -> tuple[QuantizedSiteFact, ...]:
-    """The record's form of what was done to each site."""
-    formats = {"int8": "int8", "uint8": "int8", "fp8_e4m3": "fp8_e4m3"}
-    return tuple(
-        QuantizedSiteFact(
-            site=q.site.id,
-            format=formats[q.weight.storage],
-            weight_granularity="per_tensor" if q.weight.axis is None else "per_channel",
-            weight_limit=q.weight.limit,
-            activation=_scale_fact(q.activation),
-            output_value=q.output_value,
-            output=None if q.output is None else _scale_fact(q.output),
-        )
-        for q in variant.scaled.quantized
-    )
-
-
-def _scale_fact(scale: TensorScale) -> ScaleFact:
-    # A float32 is a float64 exactly, so the record holds the scale bit for bit.
-    return ScaleFact(storage=scale.storage, scale=float(scale.scale), zero_point=scale.zero_point)

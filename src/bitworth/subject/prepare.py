@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 import onnx_ir as ir
@@ -15,7 +15,7 @@ from bitworth.subject.folding import fold
 from bitworth.subject.fusing import fuse
 from bitworth.subject.onnx_model import InputSpec, OnnxModel, has_quantized_ops, input_specs
 from bitworth.subject.opset import raise_opset
-from bitworth.subject.tensors import tensor_sha256
+from bitworth.subject.tensors import static_shape, tensor_sha256
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,95 @@ def prepare(model: OnnxModel, opset: int) -> PreparedModel:
         outputs=tuple(str(v.name) for v in graph_model.graph.outputs),
         has_qdq=has_quantized_ops(graph_model),
     )
+
+
+def raised(prepared: PreparedModel, opset: int) -> PreparedModel:
+    """Return ``prepared`` at operator set ``opset``, or itself where it is that high already.
+
+    For a variant that needs a higher opset than the rest of its study. What hangs on names holds
+    for the raised graph as well: nodes, values and initializers keep theirs, nodes their metadata;
+    a converter may add some. Large weights are shared with ``prepared``, which is not changed.
+
+    Raises:
+        UserError: the opset cannot be raised, a name was lost on the way, or the result is not
+            valid ONNX.
+    """
+    if prepared.opset >= opset:
+        return prepared
+    model = raise_opset(prepared.model.clone(), opset, prepared.source)
+    # Converters write attributes that became inputs as Constant nodes.
+    _lift_constants(model.graph)
+    _restore_node_names(prepared.model, model)
+    _name_new_nodes(model, opset)
+    _keep_names(prepared, model, opset)
+    check(model, prepared.source)
+    return replace(prepared, model=model, opset=opset)
+
+
+def _lift_constants(graph: ir.Graph) -> None:
+    for node in tuple(graph):
+        value = node.outputs[0]
+        if node.op_type == "Constant" and "value" in node.attributes:
+            tensor = node.attributes["value"].as_tensor()
+            constant = ir.Value(
+                shape=ir.Shape(static_shape(tensor)),
+                type=ir.TensorType(tensor.dtype),
+                const_value=tensor,
+            )
+            value.replace_all_uses_with(constant)
+            graph.remove(node, safe=True)
+            constant.name, tensor.name = value.name, value.name
+            graph.register_initializer(constant)
+
+
+def _restore_node_names(before: ir.Model, model: ir.Model) -> None:
+    """Name nodes that a converter made anew as those that wrote the same values."""
+    old = {n.name for n in ir.traversal.RecursiveGraphIterator(before.graph)}
+    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    there = {n.name for n in nodes}
+    made = {n.outputs[0].name: n for n in nodes if n.outputs and n.name not in old}
+    for node in ir.traversal.RecursiveGraphIterator(before.graph):
+        again = made.get(node.outputs[0].name) if node.outputs else None
+        if node.name not in there and again is not None and again.op_type == node.op_type:
+            again.name = node.name
+
+
+def _keep_names(prepared: PreparedModel, model: ir.Model, opset: int) -> None:
+    """Check that every name is still there, and give nodes the metadata that they had."""
+    nodes = {n.name: n for n in ir.traversal.RecursiveGraphIterator(model.graph)}
+    values = _value_names(model)
+    where = f"{prepared.source}: opset {prepared.opset} cannot be raised to {opset} alone"
+    for node in ir.traversal.RecursiveGraphIterator(prepared.model.graph):
+        if node.name not in nodes or nodes[node.name].op_type != node.op_type:
+            raise UserError(
+                f"{where}: node '{node.name}' ({node.op_type}) is lost; prepare the model for "
+                f"opset {opset}"
+            )
+        nodes[node.name].metadata_props.update(node.metadata_props)
+    for name in _value_names(prepared.model):
+        if name not in values:
+            raise UserError(f"{where}: value '{name}' is lost; prepare the model for opset {opset}")
+
+
+def _value_names(model: ir.Model) -> dict[str | None, None]:
+    names: dict[str | None, None] = {}
+    for graph in model.graphs():
+        names.update((v.name, None) for v in (*graph.inputs, *graph.initializers.values()))
+        names.update((v.name, None) for node in graph for v in node.outputs)
+    return names
+
+
+def _name_new_nodes(model: ir.Model, opset: int) -> None:
+    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    taken = {n.name for n in nodes}
+    for node in nodes:
+        number, stem = 1, f"{node.op_type}/opset{opset}"
+        while not node.name:
+            name = stem if number == 1 else f"{stem}_{number}"
+            number += 1
+            if name not in taken:
+                node.name = name
+                taken.add(name)
 
 
 def check(model: ir.Model, where: str) -> None:

@@ -34,11 +34,12 @@ def base_id(node: ir.Node, weight: ir.Value) -> str:
     name = str(weight.name)
     if not _INVENTED.fullmatch(name.split("/Transpose")[0].split("/Cast")[0]):
         return name
-    module = _module(node) or str(node.name)
+    module = module_of(node) or str(node.name)
     return f"{module}.weight"
 
 
-def _module(node: ir.Node) -> str | None:
+def module_of(node: ir.Node) -> str | None:
+    """Return the path of the innermost module around ``node``, with dots, where the export says."""
     scopes = node.metadata_props.get(_SCOPES)
     if scopes:
         try:

@@ -8,19 +8,21 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from bitworth.recipe.site import Site
+from bitworth.subject.attention import FUSED_ATTENTION, attention_sites, product_dtype
 from bitworth.subject.prepare import PreparedModel
 from bitworth.subject.site_names import base_id
 from bitworth.subject.tensors import is_constant, static_shape
 
 _SITE_OPS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_QUANTIZED_OPS = ("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
 # Operators that compute with a weight, and that no recipe covers.
-_UNCOVERED_OPS = ("LSTM", "GRU", "RNN", "Einsum", "DeformConv", "ConvInteger", "MatMulInteger")
+_UNCOVERED_OPS = ("LSTM", "GRU", "RNN", "Einsum", "DeformConv", *_QUANTIZED_OPS)
 _WEIGHT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 @dataclass(frozen=True)
 class Uncovered:
-    """A node that computes with a weight and is no site.
+    """A node that computes products and is no site.
 
     Attributes:
         node: its name.
@@ -39,27 +41,39 @@ class SiteScan:
 
     Attributes:
         sites: in topological order; ids are unique.
-        attention: names of the MatMul nodes with two activations; left alone unless asked for.
-        uncovered: nodes that compute with a weight, and that no recipe covers.
+        attention: products of two activations (MatMul) in topological order, with ids of their
+            own; left alone unless asked for.
+        uncovered: nodes that compute products, and that no recipe covers.
         already_quantized: whether the model came with quantized operators.
     """
 
     sites: tuple[Site, ...]
-    attention: tuple[str, ...]
+    attention: tuple[Site, ...]
     uncovered: tuple[Uncovered, ...]
     already_quantized: bool
 
+    @property
+    def attention_nodes(self) -> tuple[str, ...]:
+        """Names of the nodes of ``attention``."""
+        return tuple(site.node for site in self.attention)
+
 
 def find_sites(prepared: PreparedModel) -> SiteScan:
-    """Return the sites of ``prepared`` and what else computes with weights."""
+    """Return the sites of ``prepared`` and what else computes products."""
+    graph = prepared.model.graph
     sites: list[Site] = []
-    attention: list[str] = []
+    products: list[ir.Node] = []
     uncovered: list[Uncovered] = []
     seen: Counter[str] = Counter()
-    for node in prepared.model.graph:
+    fixed = _fixed_values(graph)
+    for node in graph:
         name = str(node.name)
         if _is_op(node, "MatMul") and not any(is_constant(v) for v in node.inputs):
-            attention.append(name)
+            reason = _no_product(node, fixed)
+            if reason:
+                uncovered.append(Uncovered(name, node.op_type, reason))
+            else:
+                products.append(node)
         elif not node.domain and node.op_type in _SITE_OPS:
             found = _site(node)
             if isinstance(found, Site):
@@ -68,10 +82,31 @@ def find_sites(prepared: PreparedModel) -> SiteScan:
                 sites.append(found if number == 1 else _numbered(found, number))
             else:
                 uncovered.append(Uncovered(name, node.op_type, found))
-        elif reason := _computes_with_weight(node):
+        elif reason := _not_covered(node):
             uncovered.append(Uncovered(name, node.op_type, reason))
         uncovered.extend(_inside(node))
-    return SiteScan(tuple(sites), tuple(attention), tuple(uncovered), prepared.has_qdq)
+    attention = attention_sites(graph, products)
+    return SiteScan(tuple(sites), attention, tuple(uncovered), prepared.has_qdq)
+
+
+def _fixed_values(graph: ir.Graph) -> set[ir.Value]:
+    """Values that no input of the model changes, though folding left them to be computed."""
+    fixed: set[ir.Value] = set()
+    for node in graph:
+        inputs = [v for v in node.inputs if v is not None]
+        if inputs and all(is_constant(v) or v in fixed for v in inputs):
+            fixed.update(node.outputs)
+    return fixed
+
+
+def _no_product(node: ir.Node, fixed: set[ir.Value]) -> str | None:
+    """Why a MatMul without a constant input is no product of two activations, if it is none."""
+    if any(v in fixed for v in node.inputs):
+        return "weight is computed at run time"
+    if product_dtype(node) is None:
+        kinds = {v.dtype.name.lower() for v in node.inputs if v is not None and v.dtype is not None}
+        return f"multiplies {' by '.join(sorted(kinds))}"
+    return None
 
 
 def _site(node: ir.Node) -> Site | str:
@@ -121,7 +156,14 @@ def _weight_place(node: ir.Node) -> tuple[int, int] | str:
     return 1, 0 if node.op_type == "Conv" else 1
 
 
-def _computes_with_weight(node: ir.Node) -> str | None:
+def _not_covered(node: ir.Node) -> str | None:
+    """Why a node that computes products is no site; None for one that computes none."""
+    if node.op_type in FUSED_ATTENTION and node.domain in ("", "com.microsoft"):
+        return "a whole attention in one operator: its products cannot be quantized one by one"
+    if not node.domain and node.op_type in _QUANTIZED_OPS:
+        return "already quantized"
+    if _is_op(node, "Einsum") and all(_is_float(v) for v in node.inputs) and len(node.inputs) > 1:
+        return "operator is not covered"
     weights = [v for v in node.inputs if is_constant(v) and _rank(v) > 1 and _is_float(v)]
     if not weights:
         return None

@@ -46,6 +46,7 @@ from bitworth.verdict.paired import (
     resolvable_loss,
     tango_interval,
 )
+from bitworth.verdict.perplexity import perplexity, perplexity_loss
 from bitworth.verdict.policy import Decision, DecisionKind, decide, worst_cell
 from bitworth.verdict.rounding import sig6, sig6_or_none
 from bitworth.verdict.rules import TimingRules
@@ -99,6 +100,8 @@ __all__ = [
     "level",
     "looks",
     "mean_loss",
+    "perplexity",
+    "perplexity_loss",
     "quantile_interval",
     "ratio_loss",
     "resolvable_loss",

@@ -1,0 +1,213 @@
+"""Why two scales of one tensor differ, or why one side alone quantizes it: rules, checked on facts.
+
+Each side's scale must follow from the values seen by its own rule. A difference is explained when
+both do; it stays unknown otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from benchmarks.peers.results import Facts, Role
+
+UNKNOWN = "unknown"
+
+#: Relative difference up to which two scales agree, and up to which a rule gives a scale.
+EQUAL = 1e-6
+#: fp32 sums in another order move an extreme value by this much at most.
+LAST_DIGITS = 1e-4
+
+SAME_RULE = "last digits: one rule, on values whose fp32 sums were added in another order"
+
+#: Rules that need no more than a tensor's facts; each returns a scale.
+Rule = Callable[[Facts], float | None]
+
+
+def _symmetric(facts: Facts) -> float:
+    return max(-facts.low, facts.high) / 127
+
+
+def _asymmetric(facts: Facts) -> float:
+    return (max(facts.high, 0.0) - min(facts.low, 0.0)) / 255
+
+
+def _symmetric_by_sample(facts: Facts) -> float | None:
+    if facts.entropy_by_sample is None:
+        return None
+    low, high = facts.entropy_by_sample
+    return max(-low, high) / 127
+
+
+def _asymmetric_of_all(facts: Facts) -> float | None:
+    if facts.entropy_of_all is None:
+        return None
+    low, high = facts.entropy_of_all
+    return (max(high, 0.0) - min(low, 0.0)) / 255
+
+
+def _fp8(facts: Facts) -> float:
+    return max(-facts.low, facts.high) / 448
+
+
+def _fp8_inverted(facts: Facts) -> float:
+    return _symmetric(facts) * 448 / 127
+
+
+def _fp8_deviation(facts: Facts) -> float | None:
+    return None if facts.deviation is None else facts.deviation / E4M3_DEVIATION
+
+
+def _e4m3_deviation() -> float:
+    codes = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    return float(np.std(codes[np.isfinite(codes)]))
+
+
+#: Standard deviation of E4M3's own 254 finite values: what onnxruntime divides a tensor's by.
+E4M3_DEVIATION = _e4m3_deviation()
+
+RULES: Mapping[str, Rule] = {
+    "symmetric": _symmetric,
+    "asymmetric": _asymmetric,
+    "symmetric entropy, 128 bins by sample": _symmetric_by_sample,
+    "asymmetric entropy, 128 bins": _asymmetric_of_all,
+    "fp8": _fp8,
+    "fp8 inverted": _fp8_inverted,
+    "fp8 deviation": _fp8_deviation,
+}
+
+#: What it means that the peer's scale follows from this rule where Bitworth's does not.
+DIFFERS_BY_RULE = {
+    "symmetric entropy, 128 bins by sample": (
+        "entropy, 128 bins: the peer's scale is what 128 bins and 128 levels, zeros counted, "
+        "extended from sample to sample, give for these values"
+    ),
+    "asymmetric entropy, 128 bins": (
+        "entropy, 128 bins: the peer's scale is what 128 bins and 128 levels, zeros counted, give "
+        "for these values"
+    ),
+    "fp8 inverted": "fp8 inverted: the peer's scale is amax / 127 x 448 / 127, not amax / 448",
+    "fp8 deviation": (
+        "fp8 deviation: the peer's scale is the tensor's standard deviation over that of E4M3's "
+        "own values, whatever the largest magnitude"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a row is as it is.
+
+    Attributes:
+        text: the cause; ``UNKNOWN`` where no rule holds.
+        other: the other tensor that it is about, if any.
+    """
+
+    text: str
+    other: str = ""
+
+
+def relative(one: float, other: float) -> float:
+    """How far apart two scales are, over the larger one."""
+    largest = max(abs(one), abs(other))
+    return abs(one - other) / largest if largest else 0.0
+
+
+def of_scales(
+    ours: float,
+    theirs: float,
+    tensor: str,
+    their_rule: str,
+    facts: Mapping[str, Facts],
+    related: Mapping[str, Sequence[str]],
+) -> Cause:
+    """Why the two scales of an activation differ.
+
+    Args:
+        ours, theirs: the scales.
+        tensor: its name.
+        their_rule: name of the peer's rule.
+        facts: by name of the tensor.
+        related: by name, tensors that operators connect with it which move values or join tensors.
+    """
+    rule = RULES[their_rule]
+    apart = relative(ours, theirs)
+    mine = rule(facts[tensor])
+    follows = mine is not None and relative(mine, theirs) <= LAST_DIGITS
+    if follows and their_rule in DIFFERS_BY_RULE:
+        return Cause(DIFFERS_BY_RULE[their_rule])
+    if follows and apart <= LAST_DIGITS:
+        return Cause(SAME_RULE)
+    for other in related.get(tensor, ()):
+        if other in facts:
+            wanted = rule(facts[other])
+            if wanted is not None and relative(wanted, theirs) <= LAST_DIGITS:
+                return Cause("shared: the peer gives it the scale of a neighbour", other)
+    union = [facts[n] for n in (tensor, *related.get(tensor, ())) if n in facts]
+    if len(union) > 1 and their_rule in ("symmetric", "asymmetric", "fp8 inverted"):
+        wide = Facts(low=min(f.low for f in union), high=max(f.high for f in union))
+        wanted = rule(wide)
+        if wanted is not None and relative(wanted, theirs) <= LAST_DIGITS:
+            return Cause("shared: the peer gives one scale to all that a Concat joins")
+    return Cause(UNKNOWN)
+
+
+def of_weights(ours: Sequence[float], theirs: Sequence[float], weight: Facts, rule: str) -> Cause:
+    """Why the two lists of scales of a weight differ; ``weight`` are the facts of the whole of it.
+
+    Args:
+        ours, theirs: one scale, or one a channel.
+        weight: extremes over all channels, and the standard deviation.
+        rule: name of the peer's rule for activations.
+    """
+    if len(theirs) == 1 and len(ours) > 1:
+        whole = {"fp8 deviation": weight.deviation}.get(rule)
+        wanted = _symmetric(weight) if whole is None else whole / E4M3_DEVIATION
+        if rule == "fp8 inverted":
+            wanted = _fp8_inverted(weight)
+        if relative(wanted, theirs[0]) <= LAST_DIGITS:
+            return Cause("one scale for the weight: the peer has none per channel here")
+        return Cause(UNKNOWN)
+    if len(ours) != len(theirs):
+        return Cause(UNKNOWN)
+    ratio = np.asarray(theirs) / np.asarray(ours)
+    if rule == "fp8 inverted" and np.allclose(ratio, 448.0**2 / 127.0**2, rtol=LAST_DIGITS):
+        return Cause(DIFFERS_BY_RULE[rule])
+    if rule == "fp8 deviation" and weight.deviation is not None and len(theirs) == 1:
+        if relative(weight.deviation / E4M3_DEVIATION, theirs[0]) <= LAST_DIGITS:
+            return Cause(DIFFERS_BY_RULE[rule])
+    if np.allclose(ratio, 1.0, rtol=LAST_DIGITS):
+        return Cause(SAME_RULE)
+    dead = np.isclose(ratio, 1.0, rtol=LAST_DIGITS) | (np.asarray(ours) == 1.0)
+    if dead.all():
+        return Cause("dead channels: all zeros, where any scale does")
+    return Cause(UNKNOWN)
+
+
+def of_theirs_alone(role: Role) -> Cause:
+    """Why the peer alone quantizes an activation."""
+    if role.product:
+        return Cause("product of two activations: Bitworth leaves it alone unless asked")
+    if not role.prepared:
+        return Cause("no such value: it lies between an operation and what is folded into it")
+    if role.head:
+        return Cause("head: only scores of the output lie behind it, which Bitworth keeps in float")
+    if role.site_output:
+        return Cause("in front of an activation function or bias, behind which Bitworth quantizes")
+    if not role.site_input:
+        return Cause("no site: only operators without a weight read it")
+    return Cause(UNKNOWN)
+
+
+def of_ours_alone(role: Role) -> Cause:
+    """Why Bitworth alone quantizes an activation."""
+    if role.site_input and role.left_out:
+        return Cause("the peer leaves out the operations that read it")
+    if role.site_input:
+        return Cause("the peer quantizes it elsewhere: behind a Reshape, a Transpose or a copy")
+    if role.behind_site:
+        return Cause("output of a site: the peer quantizes inputs alone")
+    return Cause(UNKNOWN)

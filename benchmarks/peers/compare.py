@@ -1,0 +1,365 @@
+"""Compares the models that the peers wrote with Bitworth's, tensor by tensor and by outputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from bitworth.calibration import RangeStatistics
+from bitworth.subject.onnx_model import load
+from bitworth.subject.saving import save
+
+from bitworth.calibration import cache
+from bitworth.subject.prepare import graph_sha256
+
+from benchmarks.peers import causes, histograms, kept
+from benchmarks.peers import float_values as floats
+from benchmarks.peers import ours as bitworth
+from benchmarks.peers.errors import DECISIONS, Outputs, error, exchanged, outputs
+from benchmarks.peers.forms import FORMS, Form
+from benchmarks.peers.qdq import Quantized, quantized_tensors
+from benchmarks.peers.results import Comparison, Error, Facts, Row, Run
+from benchmarks.peers.roles import Roles
+
+#: What onnxruntime appends to the name of a weight that it quantizes.
+_QUANTIZED = "_quantized"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where things lie.
+
+    Attributes:
+        model: the float model.
+        data: its samples, see data.py.
+        written: by form name, the model that the peer wrote; none where it failed.
+        failures: by form name, the peer's last word where it failed.
+        work: a folder for what is made on the way.
+    """
+
+    model: Path
+    data: Path
+    written: Mapping[str, Path]
+    failures: Mapping[str, str]
+    work: Path
+
+
+class Subject:
+    """One model with all that its runs share."""
+
+    def __init__(self, name: str, files: Files) -> None:
+        self.name = name
+        self.files = files
+        with np.load(files.data) as arrays:
+            self.data = {key: arrays[key] for key in arrays.files}
+        self.calibration = self._split("calibration")
+        self.holdout = self._split("holdout")
+        self.ours = bitworth.prepare_model(files.model)
+        self.prepared = files.work / f"{name}.prepared.onnx"
+        save(self.ours.prepared.model, self.prepared)
+        first = next(floats.rows(self.calibration))
+        given = floats.fingerprints(files.model, first)
+        known = floats.fingerprints(self.prepared, first)
+        self._same = floats.same_values(given, known)
+        self._taken = set(known)
+        self.roles = Roles(self.ours, load(files.model).model)
+        self.sha256 = hashlib.sha256(files.model.read_bytes()).hexdigest()
+        self.data_sha256 = _sha256(self.data)
+        self.reference = self.outputs(files.model)
+
+    def _split(self, split: str) -> dict[str, NDArray[np.generic]]:
+        return {
+            key.removeprefix(f"{split}/"): array
+            for key, array in self.data.items()
+            if key.startswith(f"{split}/")
+        }
+
+    def outputs(self, model: Path | onnx.ModelProto) -> Outputs:
+        """The model's outputs on the held-out samples; kept."""
+        content = model.read_bytes() if isinstance(model, Path) else _bytes(model)
+        name = kept.key("outputs", content, self.data_sha256)
+        return kept.array(self.files.work, name, lambda: outputs(model, self.holdout))
+
+    def statistics(self, more: Sequence[str]) -> Mapping[str, RangeStatistics]:
+        """What Bitworth's calibration observes; kept."""
+        name = kept.key("statistics", self.data_sha256, graph_sha256(self.ours.prepared.model), more)
+        path = self.files.work / f"{name}.npz"
+        found = cache.load(path, name)
+        if found is None:
+            found = bitworth.statistics(self.ours, self.calibration, more)
+            cache.save(path, found, name)
+        return found.statistics
+
+    def canonical(self, given: str) -> str:
+        """What a value of the given graph is called here: as in the prepared graph, if it is."""
+        if given in self._same:
+            return self._same[given]
+        return f"{given} (before folding)" if given in self._taken else given
+
+    def is_prepared(self, name: str) -> bool:
+        """Whether the prepared graph has the value."""
+        return name in self._taken
+
+    def site_of(self, weight: Quantized) -> str | None:
+        """The id of the site whose weight a peer quantizes, if it is one's."""
+        plain = weight.name.removesuffix(_QUANTIZED)
+        for site in self.ours.sites:
+            if plain in (site.weight, site.id):
+                return site.id
+        written = {self.canonical(value) for _, value in weight.uses}
+        for site in self.ours.sites:
+            if site.output in written:
+                return site.id
+        return None
+
+
+def compare(subject: Subject, versions: dict[str, dict[str, str]]) -> Comparison:
+    """All runs of one model; ``versions`` are noted as they are."""
+    name, files = subject.name, subject.files
+    theirs = {
+        form.name: quantized_tensors(onnx.load(files.written[form.name]))
+        for form in FORMS
+        if form.name in files.written
+    }
+    seen = dict.fromkeys(
+        subject.canonical(q.name) for found in theirs.values() for q in found
+        if q.kind == "activation"
+    )
+    statistics = subject.statistics([n for n in seen if subject.is_prepared(n)])
+    facts = kept.value(
+        files.work,
+        kept.key("facts", subject.sha256, subject.data_sha256, list(statistics), _named(theirs)),
+        dict[str, Facts],
+        lambda: _facts(subject, [*dict.fromkeys([*statistics, *seen])], theirs),
+    )
+    related = {n: subject.roles.related(n) for n in facts}
+    weights = _weight_facts(subject)
+    runs = [
+        _run(subject, form, theirs.get(form.name), statistics, facts, weights, related)
+        for form in FORMS
+    ]
+    used = _used(runs, related)
+    return Comparison(
+        model=name,
+        sha256=subject.sha256,
+        data_sha256=subject.data_sha256,
+        calibration=len(next(iter(subject.calibration.values()))),
+        holdout=len(next(iter(subject.holdout.values()))),
+        decision=DECISIONS[name],
+        versions=versions,
+        facts={n: f for n, f in facts.items() if n in used},
+        weights=weights,
+        related={n: r for n, r in related.items() if n in used and r},
+        runs=tuple(runs),
+    )
+
+
+def _run(
+    subject: Subject,
+    form: Form,
+    theirs: Sequence[Quantized] | None,
+    statistics: Mapping[str, RangeStatistics],
+    facts: Mapping[str, Facts],
+    weights: Mapping[str, Facts],
+    related: Mapping[str, tuple[str, ...]],
+) -> Run:
+    path = subject.files.work / f"{subject.name}.bitworth.{form.name}.onnx"
+    left_out = dict(bitworth.quantize(subject.ours, form.recipe, statistics, path))
+    mine = quantized_tensors(onnx.load(path))
+    run = Run(form.peer, form.method, ours=_error(subject, path))
+    if theirs is None:
+        return replace(run, failed=subject.files.failures[form.name])
+    inputs = subject.files.work / f"{subject.name}.inputs.{form.name}.onnx"
+    bitworth.quantize(subject.ours, bitworth.inputs_only(form.recipe), statistics, inputs)
+    written = onnx.load(subject.files.written[form.name])
+    places = {
+        q.name: subject.canonical(q.name)
+        for q in theirs
+        if q.kind == "activation" and subject.canonical(q.name) in statistics
+    }
+    scales = bitworth.scales(form.recipe, statistics, tuple(places.values()))
+    swapped = exchanged(
+        written, {given: scales[name] for given, name in places.items() if name in scales}
+    )
+    equal, rows = _activations(subject, form, mine, theirs, facts, related)
+    equal_weights, weight_rows = _weights(subject, form, mine, theirs, weights, left_out)
+    return replace(
+        run,
+        equal=equal,
+        equal_weights=equal_weights,
+        rows=(*rows, *weight_rows),
+        theirs=_error(subject, written),
+        ours_inputs_only=_error(subject, inputs),
+        exchanged=_error(subject, swapped),
+    )
+
+
+def _error(subject: Subject, model: Path | onnx.ModelProto) -> Error:
+    return error(subject.name, subject.outputs(model), subject.reference)
+
+
+def _named(theirs: Mapping[str, Sequence[Quantized]]) -> list[tuple[str, list[str]]]:
+    return [
+        (form, [q.name for q in found if q.kind == "activation"]) for form, found in theirs.items()
+    ]
+
+
+def _bytes(model: onnx.ModelProto) -> bytes:
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _activations(
+    subject: Subject,
+    form: Form,
+    mine: Sequence[Quantized],
+    theirs: Sequence[Quantized],
+    facts: Mapping[str, Facts],
+    related: Mapping[str, tuple[str, ...]],
+) -> tuple[dict[str, float], list[Row]]:
+    ours = {q.name: q for q in mine if q.kind == "activation"}
+    others = {subject.canonical(q.name): q for q in theirs if q.kind == "activation"}
+    sites = {s for q in theirs if q.kind == "weight" and (s := subject.site_of(q)) is not None}
+    equal: dict[str, float] = {}
+    rows: list[Row] = []
+    for name in dict.fromkeys([*ours, *others]):
+        one, other = ours.get(name), others.get(name)
+        role = subject.roles.of(name, sites)
+        if one is not None and other is not None:
+            a, b = float(one.scale), float(other.scale)
+            apart = causes.relative(a, b)
+            if apart <= causes.EQUAL and one.zero_point == other.zero_point:
+                equal[name] = a
+                continue
+            cause = causes.of_scales(a, b, name, form.their_rule, facts, related)
+        else:
+            apart = 0.0
+            cause = causes.of_theirs_alone(role) if one is None else causes.of_ours_alone(role)
+        rows.append(
+            Row(
+                tensor=name,
+                kind="activation",
+                ours=None if one is None else float(one.scale),
+                theirs=None if other is None else float(other.scale),
+                our_zero=0.0 if one is None else one.zero_point[0],
+                their_zero=0.0 if other is None else other.zero_point[0],
+                apart=apart,
+                cause=cause.text,
+                other=cause.other,
+                role=role if one is None or other is None else None,
+            )
+        )
+    return equal, rows
+
+
+def _weights(
+    subject: Subject,
+    form: Form,
+    mine: Sequence[Quantized],
+    theirs: Sequence[Quantized],
+    weights: Mapping[str, Facts],
+    left_out: Mapping[str, str],
+) -> tuple[tuple[str, ...], list[Row]]:
+    ours = {subject.site_of(q): q for q in mine if q.kind == "weight"}
+    others = {subject.site_of(q) or q.name: q for q in theirs if q.kind == "weight"}
+    equal: list[str] = []
+    rows: list[Row] = []
+    for name in dict.fromkeys([*ours, *others]):
+        assert name is not None
+        one, other = ours.get(name), others.get(name)
+        apart = 0.0
+        if one is not None and other is not None:
+            a, b = one.scale.ravel(), other.scale.ravel()
+            apart = float(np.max(np.abs(a - b) / np.maximum(a, b))) if a.size == b.size else 0.0
+            if a.size == b.size and apart <= causes.EQUAL:
+                equal.append(name)
+                continue
+            cause = causes.of_weights(list(a), list(b), weights[name], form.their_rule)
+        elif other is None:
+            cause = causes.Cause("the peer leaves the operation out")
+        elif name in left_out:
+            cause = causes.Cause(f"Bitworth leaves it out: {left_out[name]}")
+        else:
+            kinds = ", ".join(dict.fromkeys(op for op, _ in other.uses))
+            cause = causes.Cause(f"no site: a constant of {kinds}")
+        rows.append(
+            Row(
+                tensor=name,
+                kind="weight",
+                ours=None if one is None else float(one.scale.max()),
+                theirs=None if other is None else float(other.scale.max()),
+                our_zero=0.0,
+                their_zero=0.0 if other is None else other.zero_point[0],
+                apart=apart,
+                cause=cause.text,
+            )
+        )
+    return tuple(equal), rows
+
+
+def _facts(
+    subject: Subject, names: Sequence[str], theirs: Mapping[str, Sequence[Quantized]]
+) -> dict[str, Facts]:
+    """Extremes of every value, and what the histogram methods make of those they are used on."""
+    inside = [n for n in names if subject.is_prepared(n)]
+    outside = [n for n in names if not subject.is_prepared(n)]
+    extremes = floats.extremes(subject.prepared, subject.calibration, inside)
+    before = {n: n.removesuffix(" (before folding)") for n in outside}
+    given = floats.extremes(subject.files.model, subject.calibration, list(before.values()))
+    extremes |= {n: given[plain] for n, plain in before.items() if plain in given}
+
+    def used(rule: str) -> dict[str, tuple[float, float]]:
+        chosen = {
+            subject.canonical(q.name)
+            for form in FORMS
+            if form.their_rule == rule
+            for q in theirs.get(form.name, ())
+            if q.kind == "activation"
+        }
+        return {n: extremes[n] for n in inside if n in chosen}
+
+    sample, whole, fp8 = (
+        used("symmetric entropy, 128 bins by sample"),
+        used("asymmetric entropy, 128 bins"),
+        used("fp8 deviation"),
+    )
+    path, data = subject.prepared, subject.calibration
+    by_sample = histograms.entropy_by_sample(path, data, set(sample))
+    of_all = histograms.entropy_of_all(path, data, whole)
+    deviation = histograms.deviations(path, data, fp8)
+    return {
+        name: Facts(*extreme, by_sample.get(name), of_all.get(name), deviation.get(name))
+        for name, extreme in extremes.items()
+    }
+
+
+def _weight_facts(subject: Subject) -> dict[str, Facts]:
+    found = {}
+    for site in subject.ours.sites:
+        value = subject.ours.prepared.model.graph.initializers[site.weight].const_value
+        assert value is not None
+        array = value.numpy()
+        found[site.id] = Facts(
+            float(array.min()), float(array.max()), deviation=float(np.std(array))
+        )
+    return found
+
+
+def _used(runs: Sequence[Run], related: Mapping[str, tuple[str, ...]]) -> set[str]:
+    named = {row.tensor for run in runs for row in run.rows} | {
+        name for run in runs for name in run.equal
+    }
+    return named | {other for name in named for other in related.get(name, ())}
+
+
+def _sha256(arrays: Mapping[str, NDArray[np.generic]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(name.encode() + str(arrays[name].dtype).encode())
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()
