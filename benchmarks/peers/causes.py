@@ -6,11 +6,12 @@ both do; it stays unknown otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.peers.results import Facts, Role
 
@@ -21,6 +22,16 @@ EQUAL = 1e-6
 #: fp32 sums in another order move an extreme value by this much at most.
 LAST_DIGITS = 1e-4
 
+#: onnxruntime keeps a bias in int32, with the product of both scales as its own.
+INT32 = 2.0**31 - 1
+INT32_MARGIN = 1.0001
+INT32_BIAS = (
+    "int32 bias: the peer raises the weight's scale where its bias would overflow int32; Bitworth "
+    "leaves biases in float"
+)
+ONE_SCALE = "one scale for the weight: the peer has none per channel here"
+LEFT_OUT = "the peer leaves the operation out"
+UNIT = "fixed range: the peer takes 0 to 1 behind a Softmax"
 SAME_RULE = "last digits: one rule, on values whose fp32 sums were added in another order"
 
 #: Rules that need no more than a tensor's facts; each returns a scale.
@@ -141,6 +152,10 @@ def of_scales(
         return Cause(DIFFERS_BY_RULE[their_rule])
     if follows and apart <= LAST_DIGITS:
         return Cause(SAME_RULE)
+    unit = rule(Facts(0.0, 1.0))
+    inside = facts[tensor].low >= 0.0 and facts[tensor].high <= 1.0
+    if inside and unit is not None and relative(unit, theirs) <= LAST_DIGITS:
+        return Cause(UNIT)
     for other in related.get(tensor, ()):
         if other in facts:
             wanted = rule(facts[other])
@@ -155,36 +170,55 @@ def of_scales(
     return Cause(UNKNOWN)
 
 
-def of_weights(ours: Sequence[float], theirs: Sequence[float], weight: Facts, rule: str) -> Cause:
-    """Why the two lists of scales of a weight differ; ``weight`` are the facts of the whole of it.
+def of_weights(
+    ours: NDArray[np.float64],
+    theirs: NDArray[np.float64],
+    weight: Facts,
+    rule: str,
+    bias: NDArray[np.float32] | None,
+    input_scale: float | None,
+) -> tuple[Cause, float | None]:
+    """Why the scales of a weight differ, and how far off the peer's the rule is that says so.
 
     Args:
         ours, theirs: one scale, or one a channel.
         weight: extremes over all channels, and the standard deviation.
         rule: name of the peer's rule for activations.
+        bias: of the same operation, if it has one.
+        input_scale: the peer's scale of its activation input, if there is one.
     """
-    if len(theirs) == 1 and len(ours) > 1:
-        whole = {"fp8 deviation": weight.deviation}.get(rule)
-        wanted = _symmetric(weight) if whole is None else whole / E4M3_DEVIATION
-        if rule == "fp8 inverted":
-            wanted = _fp8_inverted(weight)
-        if relative(wanted, theirs[0]) <= LAST_DIGITS:
-            return Cause("one scale for the weight: the peer has none per channel here")
-        return Cause(UNKNOWN)
-    if len(ours) != len(theirs):
-        return Cause(UNKNOWN)
-    ratio = np.asarray(theirs) / np.asarray(ours)
-    if rule == "fp8 inverted" and np.allclose(ratio, 448.0**2 / 127.0**2, rtol=LAST_DIGITS):
-        return Cause(DIFFERS_BY_RULE[rule])
-    if rule == "fp8 deviation" and weight.deviation is not None and len(theirs) == 1:
-        if relative(weight.deviation / E4M3_DEVIATION, theirs[0]) <= LAST_DIGITS:
-            return Cause(DIFFERS_BY_RULE[rule])
-    if np.allclose(ratio, 1.0, rtol=LAST_DIGITS):
-        return Cause(SAME_RULE)
-    dead = np.isclose(ratio, 1.0, rtol=LAST_DIGITS) | (np.asarray(ours) == 1.0)
-    if dead.all():
-        return Cause("dead channels: all zeros, where any scale does")
-    return Cause(UNKNOWN)
+    for text, wanted in _weight_rules(ours, theirs, weight, rule, bias, input_scale):
+        if wanted.shape == theirs.shape:
+            off = float(np.max(np.abs(wanted - theirs) / np.maximum(wanted, theirs)))
+            if off <= LAST_DIGITS:
+                return Cause(text), off
+    return Cause(UNKNOWN), None
+
+
+def _weight_rules(
+    ours: NDArray[np.float64],
+    theirs: NDArray[np.float64],
+    weight: Facts,
+    rule: str,
+    bias: NDArray[np.float32] | None,
+    input_scale: float | None,
+) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """What a peer's scales may be, with the cause that it then is."""
+    if rule == "fp8 inverted":
+        yield DIFFERS_BY_RULE[rule], ours * (448.0 / 127.0) ** 2
+    elif rule == "fp8 deviation":
+        assert weight.deviation is not None
+        yield DIFFERS_BY_RULE[rule], np.array([weight.deviation / E4M3_DEVIATION])
+    else:
+        yield ONE_SCALE, np.array([_symmetric(weight)])
+        yield SAME_RULE, ours
+        if bias is not None and input_scale is not None:
+            magnitude = np.abs(bias.astype(np.float64))
+            floor = INT32_MARGIN * magnitude / INT32 / input_scale
+            if ours.size == 1:
+                floor = floor.max(keepdims=True)
+            if floor.shape == ours.shape:
+                yield INT32_BIAS, np.maximum(ours, floor)
 
 
 def of_theirs_alone(role: Role) -> Cause:

@@ -11,13 +11,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from bitworth.calibration import RangeStatistics
-from bitworth.subject.onnx_model import load
-from bitworth.subject.saving import save
-
-from bitworth.calibration import cache
-from bitworth.subject.prepare import graph_sha256
-
 from benchmarks.peers import causes, histograms, kept
 from benchmarks.peers import float_values as floats
 from benchmarks.peers import ours as bitworth
@@ -26,6 +19,10 @@ from benchmarks.peers.forms import FORMS, Form
 from benchmarks.peers.qdq import Quantized, quantized_tensors
 from benchmarks.peers.results import Comparison, Error, Facts, Row, Run
 from benchmarks.peers.roles import Roles
+from bitworth.calibration import RangeStatistics, cache
+from bitworth.subject.onnx_model import load
+from bitworth.subject.prepare import graph_sha256
+from bitworth.subject.saving import save
 
 #: What onnxruntime appends to the name of a weight that it quantizes.
 _QUANTIZED = "_quantized"
@@ -88,7 +85,8 @@ class Subject:
 
     def statistics(self, more: Sequence[str]) -> Mapping[str, RangeStatistics]:
         """What Bitworth's calibration observes; kept."""
-        name = kept.key("statistics", self.data_sha256, graph_sha256(self.ours.prepared.model), more)
+        graph = graph_sha256(self.ours.prepared.model)
+        name = kept.key("statistics", self.data_sha256, graph, more)
         path = self.files.work / f"{name}.npz"
         found = cache.load(path, name)
         if found is None:
@@ -128,7 +126,9 @@ def compare(subject: Subject, versions: dict[str, dict[str, str]]) -> Comparison
         if form.name in files.written
     }
     seen = dict.fromkeys(
-        subject.canonical(q.name) for found in theirs.values() for q in found
+        subject.canonical(q.name)
+        for found in theirs.values()
+        for q in found
         if q.kind == "activation"
     )
     statistics = subject.statistics([n for n in seen if subject.is_prepared(n)])
@@ -178,15 +178,17 @@ def _run(
     inputs = subject.files.work / f"{subject.name}.inputs.{form.name}.onnx"
     bitworth.quantize(subject.ours, bitworth.inputs_only(form.recipe), statistics, inputs)
     written = onnx.load(subject.files.written[form.name])
-    places = {
-        q.name: subject.canonical(q.name)
-        for q in theirs
-        if q.kind == "activation" and subject.canonical(q.name) in statistics
-    }
-    scales = bitworth.scales(form.recipe, statistics, tuple(places.values()))
+    common = {q.name for q in mine if q.kind == "activation"}
+    scales = bitworth.scales(form.recipe, statistics, tuple(common))
+    places = {q.name: subject.canonical(q.name) for q in theirs if q.kind == "activation"}
     swapped = exchanged(
-        written, {given: scales[name] for given, name in places.items() if name in scales}
+        written, {given: scales[name] for given, name in places.items() if name in common}
     )
+    sites = {s for q in theirs if q.kind == "weight" and (s := subject.site_of(q)) is not None}
+    fewer = subject.files.work / f"{subject.name}.sites.{form.name}.onnx"
+    if sites < {site.id for site in subject.ours.sites}:
+        bitworth.quantize(subject.ours, form.recipe, statistics, fewer, sites)
+        run = replace(run, ours_their_sites=_error(subject, fewer))
     equal, rows = _activations(subject, form, mine, theirs, facts, related)
     equal_weights, weight_rows = _weights(subject, form, mine, theirs, weights, left_out)
     return replace(
@@ -265,6 +267,11 @@ def _weights(
     weights: Mapping[str, Facts],
     left_out: Mapping[str, str],
 ) -> tuple[tuple[str, ...], list[Row]]:
+    inputs = {site.id: site.activation for site in subject.ours.sites}
+    activations = {
+        subject.canonical(q.name): float(q.scale) for q in theirs if q.kind == "activation"
+    }
+    biases = bitworth.biases(subject.ours)
     ours = {subject.site_of(q): q for q in mine if q.kind == "weight"}
     others = {subject.site_of(q) or q.name: q for q in theirs if q.kind == "weight"}
     equal: list[str] = []
@@ -272,16 +279,19 @@ def _weights(
     for name in dict.fromkeys([*ours, *others]):
         assert name is not None
         one, other = ours.get(name), others.get(name)
-        apart = 0.0
+        apart, off = 0.0, None
         if one is not None and other is not None:
             a, b = one.scale.ravel(), other.scale.ravel()
             apart = float(np.max(np.abs(a - b) / np.maximum(a, b))) if a.size == b.size else 0.0
             if a.size == b.size and apart <= causes.EQUAL:
                 equal.append(name)
                 continue
-            cause = causes.of_weights(list(a), list(b), weights[name], form.their_rule)
+            scale = activations.get(inputs[name])
+            cause, off = causes.of_weights(
+                a, b, weights[name], form.their_rule, biases.get(name), scale
+            )
         elif other is None:
-            cause = causes.Cause("the peer leaves the operation out")
+            cause = causes.Cause(causes.LEFT_OUT)
         elif name in left_out:
             cause = causes.Cause(f"Bitworth leaves it out: {left_out[name]}")
         else:
@@ -297,6 +307,7 @@ def _weights(
                 their_zero=0.0 if other is None else other.zero_point[0],
                 apart=apart,
                 cause=cause.text,
+                off=off,
             )
         )
     return tuple(equal), rows

@@ -67,10 +67,7 @@ def samples(model: str, wheels: Path, tokenizer: Path | None = None) -> dict[str
     Each maps the model's inputs to arrays whose first axis is the sample.
     """
     return {
-        split: {
-            name: np.concatenate([s[name] for s in found])
-            for name in found[0]
-        }
+        split: {name: np.concatenate([s[name] for s in found]) for name in found[0]}
         for split, count in SAMPLES.items()
         for found in [list(_samples(model, split, count, wheels, tokenizer))]
     }
@@ -162,7 +159,9 @@ def _english(split: str, wheels: Path) -> list[str]:
         files = sorted(
             name
             for name in wheel.namelist()
-            if name.endswith(".py") and "/tests/" not in name and "externals" not in name
+            if name.endswith(".py")
+            and "/tests/" not in name
+            and "externals" not in name
             and (hashlib.sha256(name.encode()).digest()[0] % 2 == 1) == (split == "holdout")
         )
         texts = [text for name in files for text in _docstrings(wheel.read(name).decode())]

@@ -10,10 +10,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from bitworth.lowering.scaling import TensorScale
-
 from benchmarks.peers.float_values import Arrays, rows, session
 from benchmarks.peers.results import Error
+from bitworth.lowering.scaling import TensorScale
 
 Outputs = NDArray[np.float32]
 
@@ -60,7 +59,7 @@ def exchanged(model: onnx.ModelProto, scales: Mapping[str, TensorScale]) -> onnx
             if node.op_type != "QuantizeLinear":
                 continue
             # Named after the node: one value may be quantized by several.
-            step = numpy_helper.from_array(np.float32(scale.scale), f"{node.name}/step")
+            step = numpy_helper.from_array(np.asarray(scale.scale, np.float32), f"{node.name}/step")
             zero = onnx.TensorProto()
             zero.CopyFrom(constants[node.input[2]])
             zero.name = f"{node.name}/zero"
@@ -96,12 +95,13 @@ def _neighbours(sentences: Outputs) -> NDArray[np.intp]:
     long = sentences / np.linalg.norm(sentences, axis=1, keepdims=True)
     cosines = long @ long.T
     np.fill_diagonal(cosines, -2.0)
-    return cosines.argmax(axis=1)
+    return np.asarray(cosines.argmax(axis=1))
 
 
 def _same_pixels(found: Outputs, reference: Outputs) -> float:
     one, other = found > 0.3, reference > 0.3
-    return float(np.count_nonzero(one & other) / max(1, np.count_nonzero(one | other)))
+    either = int(np.count_nonzero(one | other))
+    return int(np.count_nonzero(one & other)) / either if either else 1.0
 
 
 _AGREEMENTS: Mapping[str, Callable[[Outputs, Outputs], float]] = {

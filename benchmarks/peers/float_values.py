@@ -121,9 +121,7 @@ def _directions() -> NDArray[np.float64]:
     return np.random.default_rng(0).normal(size=(_DIRECTIONS, _PERIOD))
 
 
-def extremes(
-    path: Path, samples: Arrays, names: Sequence[str]
-) -> dict[str, tuple[float, float]]:
+def extremes(path: Path, samples: Arrays, names: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Smallest and largest of each named value over all samples."""
     reader = Reader(path, set(names))
     found: dict[str, tuple[float, float]] = {}

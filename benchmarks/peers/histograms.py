@@ -33,9 +33,7 @@ def entropy_by_sample(path: Path, samples: Arrays, names: set[str]) -> dict[str,
     return _ranges(collector)
 
 
-def entropy_of_all(
-    path: Path, samples: Arrays, extremes: dict[str, Range]
-) -> dict[str, Range]:
+def entropy_of_all(path: Path, samples: Arrays, extremes: dict[str, Range]) -> dict[str, Range]:
     """Ranges by entropy, of histograms over the whole range, as onnxruntime collects."""
     collector = _collector("entropy", ENTROPY_BINS)
     collector.histogram_dict = _whole(path, samples, extremes, ENTROPY_BINS)
@@ -77,7 +75,11 @@ def _whole(
     for sample in rows(samples):
         for name, array in reader.read(sample):
             largest = _largest(extremes[name])
-            counted, edges[name] = np.histogram(array.ravel(), bins, range=(-largest, largest))
+            counted, edges[name] = np.histogram(
+                array.ravel(),
+                bins,
+                range=(-largest, largest),  # type: ignore[arg-type]
+            )
             counts[name] = counts.get(name, np.zeros(bins, np.int64)) + counted
     return {
         name: (

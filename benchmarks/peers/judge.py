@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.peers.causes import UNKNOWN
+from benchmarks.peers.causes import LEFT_OUT, UNKNOWN
 from benchmarks.peers.results import Comparison, Run
 
 #: Up to this factor an error counts as no larger.
@@ -51,9 +51,10 @@ def worse(comparison: Comparison, run: Run) -> str:
     fewer = run.ours_inputs_only.relative_l2
     if fewer <= ALLOWED * theirs:
         return f"the outputs of sites, which the peer leaves alone: without them {fewer:.3g}"
-    left = sum(row.cause == "the peer leaves the operation out" for row in run.rows)
-    if left:
-        return f"{left} operations that the peer leaves out; in the rest both scales do alike"
+    alike = run.ours_their_sites
+    if alike is not None and alike.relative_l2 <= ALLOWED * theirs:
+        left = sum(row.cause == LEFT_OUT for row in run.rows)
+        return f"{left} operations that the peer leaves out: without them {alike.relative_l2:.3g}"
     return UNKNOWN
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -32,7 +31,7 @@ def array(folder: Path, name: str, make: Callable[[], NDArray[np.float32]]) -> N
     made = make()
     part = path.with_suffix(".part.npy")
     np.save(part, made, allow_pickle=False)
-    os.replace(part, path)
+    part.replace(path)
     return made
 
 
@@ -45,5 +44,5 @@ def value(folder: Path, name: str, kind: type[T], make: Callable[[], T]) -> T:
     made = make()
     part = path.with_suffix(".part")
     part.write_bytes(adapter.dump_json(made))
-    os.replace(part, path)
+    part.replace(path)
     return made

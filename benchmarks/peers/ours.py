@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from benchmarks.peers.float_values import Arrays, rows
 from bitworth.calibration import (
     Calibration,
     RangeStatistics,
@@ -17,7 +19,7 @@ from bitworth.calibration import (
     quantize_sites,
 )
 from bitworth.lowering.onnx_qdq import lower
-from bitworth.lowering.placement import observed_values, output_value
+from bitworth.lowering.placement import ResolvedPlacement, observed_values, output_value
 from bitworth.lowering.scaling import TensorScale
 from bitworth.recipe import Quantize, Site
 from bitworth.subject.denormals import flush_denormals
@@ -25,8 +27,6 @@ from bitworth.subject.onnx_model import load
 from bitworth.subject.prepare import PreparedModel, prepare
 from bitworth.subject.saving import save
 from bitworth.subject.sites import find_sites
-
-from benchmarks.peers.float_values import Arrays, rows
 
 #: FP8 Q/DQ needs 19; the same graph serves all forms.
 OPSET = 19
@@ -61,19 +61,37 @@ def statistics(ours: Ours, samples: Arrays, more: Sequence[str]) -> Calibration:
 
 
 def quantize(
-    ours: Ours, recipe: Quantize, found: Mapping[str, RangeStatistics], path: Path
+    ours: Ours,
+    recipe: Quantize,
+    found: Mapping[str, RangeStatistics],
+    path: Path,
+    only: Collection[str] | None = None,
 ) -> tuple[tuple[str, str], ...]:
-    """Write the quantized model to ``path``; return what was left out, with the reason."""
+    """Write the quantized model to ``path``; return what was left out, with the reason.
+
+    ``only``: ids of the sites that are quantized; None: all.
+    """
+    sites = [site for site in ours.sites if only is None or site.id in only]
     outputs = {
-        site.id: output_value(
-            ours.prepared.model, site, _placement(recipe), recipe.fused
-        )
-        for site in ours.sites
+        site.id: output_value(ours.prepared.model, site, _placement(recipe), recipe.fused)
+        for site in sites
     }
-    pairs = [(site, recipe) for site in ours.sites]
+    pairs = [(site, recipe) for site in sites]
     scaled = quantize_sites(ours.prepared.model, pairs, found, outputs)
     save(lower(ours.prepared, scaled.quantized), path)
     return scaled.left_out
+
+
+def biases(ours: Ours) -> dict[str, NDArray[np.float32]]:
+    """The bias of each site that has one, by its id."""
+    nodes = {str(node.name): node for node in ours.prepared.model.graph}
+    found = {}
+    for site in ours.sites:
+        inputs = nodes[site.node].inputs
+        bias = inputs[2] if len(inputs) > 2 else None
+        if bias is not None and bias.const_value is not None:
+            found[site.id] = np.asarray(bias.const_value.numpy(), np.float32).ravel()
+    return found
 
 
 def inputs_only(recipe: Quantize) -> Quantize:
@@ -96,6 +114,6 @@ def scales(
     return made
 
 
-def _placement(recipe: Quantize) -> str:
+def _placement(recipe: Quantize) -> ResolvedPlacement:
     assert recipe.placement != "auto"
     return recipe.placement

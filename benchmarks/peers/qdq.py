@@ -87,7 +87,8 @@ def _entry(
     uses: tuple[tuple[str, str], ...],
 ) -> Quantized:
     scale = numpy_helper.to_array(constants[node.input[1]]).astype(np.float64)
-    zero, storage = (0.0,), "uint8"
+    zero: tuple[float, ...] = (0.0,)
+    storage = "uint8"
     if len(node.input) > 2 and node.input[2]:
         tensor = constants[node.input[2]]
         storage = onnx.TensorProto.DataType.Name(tensor.data_type).lower()

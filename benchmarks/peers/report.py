@@ -84,20 +84,31 @@ def _counts(run: Run) -> Iterator[int]:
 
 def _errors(comparisons: Sequence[Comparison]) -> Iterator[str]:
     yield (
-        "| model | peer, method | peer | Bitworth | its inputs alone | peer's model, Bitworth's "
-        "scales | where Bitworth is over 10% above the best peer |"
+        "| model | peer, method | peer | Bitworth | its inputs alone | the peer's "
+        "operations alone | peer's model, Bitworth's scales "
+        "| where Bitworth is over 10% above the best peer |"
     )
-    yield "|---|---|--:|--:|--:|--:|---|"
+    yield "|---|---|--:|--:|--:|--:|--:|---|"
     for comparison in comparisons:
         for methods in FAMILIES.values():
             for run in (r for r in comparison.runs if r.method in methods):
-                figures = (run.theirs, run.ours, run.ours_inputs_only, run.exchanged)
+                figures = (
+                    run.theirs,
+                    run.ours,
+                    run.ours_inputs_only,
+                    run.ours_their_sites,
+                    run.exchanged,
+                )
                 yield _line(
-                    [NAMES[comparison.model], _form(run), *map(_figure, figures)]
-                    + [worse(comparison, run)]
+                    [
+                        NAMES[comparison.model],
+                        _form(run),
+                        *map(_figure, figures),
+                        worse(comparison, run),
+                    ]
                 )
         for name, found in comparison.others.items():
-            yield _line([NAMES[comparison.model], name, _figure(found), "", "", "", ""])
+            yield _line([NAMES[comparison.model], name, _figure(found), *[""] * 5])
 
 
 def _causes(comparisons: Sequence[Comparison]) -> Iterator[str]:
@@ -113,9 +124,7 @@ def _causes(comparisons: Sequence[Comparison]) -> Iterator[str]:
         example = f"{NAMES[comparison.model]}, {_form(run)}: `{row.tensor}`"
         if row.other:
             example += f" (`{row.other}`)"
-        yield _line(
-            [kind, cause, str(len(rows)), example, _scale(row.ours), _scale(row.theirs)]
-        )
+        yield _line([kind, cause, str(len(rows)), example, _scale(row.ours), _scale(row.theirs)])
 
 
 def _setting(comparisons: Sequence[Comparison]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -46,14 +46,14 @@ class Role:
     """
 
     by: str
-    read_by: tuple[str, ...]
-    prepared: bool
-    site_input: bool
-    site_output: bool
-    behind_site: bool
-    left_out: bool
-    product: bool
-    head: bool
+    read_by: tuple[str, ...] = ()
+    prepared: bool = False
+    site_input: bool = False
+    site_output: bool = False
+    behind_site: bool = False
+    left_out: bool = False
+    product: bool = False
+    head: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,23 +63,26 @@ class Row:
     Attributes:
         tensor: its name; of a weight, its site's.
         kind: activation or weight.
+        cause: why.
         ours, theirs: scale; of a weight with several the largest; None: it is not quantized.
         our_zero, their_zero: zero points.
         apart: largest relative difference of a scale; 0 where one side has none.
-        cause: why.
         other: the other tensor that the cause is about, if any.
+        off: of a weight whose scales a rule explains, the largest relative difference between what
+            the rule says and the peer's scales.
         role: of a tensor that one side alone quantizes.
     """
 
     tensor: str
     kind: str
-    ours: float | None
-    theirs: float | None
-    our_zero: float
-    their_zero: float
-    apart: float
     cause: str
+    ours: float | None = None
+    theirs: float | None = None
+    our_zero: float = 0.0
+    their_zero: float = 0.0
+    apart: float = 0.0
     other: str = ""
+    off: float | None = None
     role: Role | None = None
 
 
@@ -108,7 +111,10 @@ class Run:
         rows: all others.
         theirs, ours: errors of the two models.
         ours_inputs_only: of Bitworth's without quantized outputs.
-        exchanged: of the peer's model with Bitworth's activation scales in it.
+        ours_their_sites: of Bitworth's with those sites alone whose weights the peer quantizes;
+            None where these are all.
+        exchanged: of the peer's model with Bitworth's scales for the activations that both
+            quantize.
     """
 
     peer: str
@@ -120,6 +126,7 @@ class Run:
     theirs: Error | None = None
     ours: Error | None = None
     ours_inputs_only: Error | None = None
+    ours_their_sites: Error | None = None
     exchanged: Error | None = None
 
 
@@ -162,15 +169,15 @@ def read(path: Path) -> Comparison:
 
 def write(path: Path, comparison: Comparison) -> None:
     """Write ``comparison``: numbers with 9 digits, which a float32 needs; no defaults."""
-    tree = _bare(asdict(comparison))
-    path.write_text(json.dumps(tree, separators=(",", ":"), sort_keys=True) + "\n")
+    tree = TypeAdapter(Comparison).dump_python(comparison, mode="json", exclude_defaults=True)
+    path.write_text(json.dumps(_rounded(tree), separators=(",", ":"), sort_keys=True) + "\n")
 
 
-def _bare(value: object) -> object:
+def _rounded(value: object) -> object:
     if isinstance(value, float):
         return float(f"{value:.9g}")
     if isinstance(value, dict):
-        return {k: _bare(v) for k, v in value.items() if v is not None and v not in ("", ())}
-    if isinstance(value, list | tuple):
-        return [_bare(v) for v in value]
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
     return value

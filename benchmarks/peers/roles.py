@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
-from bitworth.lowering.placement import output_value
-
 from benchmarks.peers.ours import Ours
 from benchmarks.peers.results import Role
+from bitworth.lowering.placement import output_value
 
 #: Operators whose output holds values of their input, so that a peer may give both one scale.
 MOVERS = (
@@ -35,7 +34,7 @@ class Roles:
             place
             for site in ours.sites
             for placement in ("before_activation", "after_activation")
-            if (place := output_value(ours.prepared.model, site, placement)) is not None  # type: ignore[arg-type]
+            if (place := output_value(ours.prepared.model, site, placement)) is not None
         }
 
     def of(self, name: str, quantized_sites: Collection[str]) -> Role:
@@ -45,9 +44,7 @@ class Roles:
         producer = None if value is None else value.producer()
         return Role(
             by="input" if producer is None else producer.op_type,
-            read_by=tuple(
-                dict.fromkeys(n.op_type for n in (value.consumers() if value else ()))
-            ),
+            read_by=tuple(dict.fromkeys(n.op_type for n in (value.consumers() if value else ()))),
             prepared=name in self._prepared,
             site_input=bool(readers),
             site_output=any(s.output == name for s in self._ours.sites),
@@ -65,7 +62,9 @@ class Roles:
         found: dict[ir.Value, None] = {}
         edge = [value]
         for _ in range(_FAR):
-            edge = [v for one in edge for v in _neighbours(one) if v not in found and v is not value]
+            edge = [
+                v for one in edge for v in _neighbours(one) if v not in found and v is not value
+            ]
             found |= dict.fromkeys(edge)
         return tuple(str(v.name) for v in found)
 

@@ -7,7 +7,7 @@ The default preset: int8, activations symmetric, weights per channel, biases cor
 
 import sys
 
-import nncf
+import nncf  # type: ignore[import-not-found]
 import numpy as np
 import onnx
 from onnx import version_converter

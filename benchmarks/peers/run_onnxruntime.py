@@ -11,10 +11,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
+from numpy.typing import NDArray
 from onnx import version_converter
 from onnxruntime.quantization import (
     CalibrationDataReader,
@@ -28,7 +30,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 #: A scale per channel needs 13, FP8 needs 19; below that nothing that loads is written.
 OPSET = {"int8": 17, "fp8": 19}
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "int8_max": {},
     "int8_max_per_channel": {"per_channel": True},
     "int8_max_symmetric": {"per_channel": True, "extra_options": {"ActivationSymmetric": True}},
@@ -41,16 +43,16 @@ OPTIONS = {
 }
 
 
-class Reader(CalibrationDataReader):
+class Reader(CalibrationDataReader):  # type: ignore[misc]
     """One sample a call."""
 
-    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
-        self._samples: Iterator[dict[str, np.ndarray]] = iter(
+    def __init__(self, arrays: dict[str, NDArray[np.generic]]) -> None:
+        self._samples: Iterator[dict[str, NDArray[np.generic]]] = iter(
             {name: array[index : index + 1] for name, array in arrays.items()}
             for index in range(len(next(iter(arrays.values()))))
         )
 
-    def get_next(self) -> dict[str, np.ndarray] | None:
+    def get_next(self) -> dict[str, NDArray[np.generic]] | None:
         return next(self._samples, None)
 
 

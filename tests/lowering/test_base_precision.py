@@ -201,13 +201,25 @@ def test_a_weight_that_both_kinds_of_nodes_read_is_exact_for_the_kept_one(
     assert not np.array_equal(got[0], want[0])
 
 
-def test_a_large_weight_is_not_read_twice_or_kept(make: Make) -> None:
-    prepared = make(CHAIN, {"w": rand(4, 4)})
+def test_a_large_weight_is_computed_when_read_and_its_file_is_not_left_mapped(
+    tmp_path: Path,
+) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 19]>'
+        "g (float[2, 40] x) => (float[2, 40] y) { y = MatMul(x, w) }"
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(rand(40, 40), "w"))
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="d", size_threshold=0)
+    prepared = prepare(load(path), 19)
     converted = to_base(prepared, "fp16")
     tensor = converted.model.model.graph.initializers["w"].const_value
     assert isinstance(tensor, ir.LazyTensor)
     assert tensor.numpy() is not tensor.numpy()
-    assert np.array_equal(tensor.numpy(), rand(4, 4).astype(np.float16))
+    assert np.array_equal(tensor.numpy(), rand(40, 40).astype(np.float16))
+    source = prepared.model.graph.initializers["w"].const_value
+    assert isinstance(source, ir.ExternalTensor)
+    assert source.raw is None
 
 
 @given(

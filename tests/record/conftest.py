@@ -23,9 +23,7 @@ from bitworth.record.schema import (
     OutputError,
     PlanFacts,
     QualityFacts,
-    QuantizedSiteFact,
     Record,
-    ScaleFact,
     SessionFacts,
     SiteFact,
     SplitFacts,
@@ -34,6 +32,7 @@ from bitworth.record.schema import (
     TimingJob,
     VariantFacts,
 )
+from bitworth.record.site_facts import QuantizedSiteFact, ScaleFact
 from bitworth.verdict import Policy, TimingRules, session_schedule, sig6
 
 N = 200

@@ -47,7 +47,7 @@ def converted_tensor(source: ir.TensorProtocol, base: Base, name: str | None) ->
     """Return an fp32 tensor in ``base``, computed each time it is read."""
 
     def compute() -> ir.TensorProtocol:
-        return ir.Tensor(to_16_bits(source.numpy(), base), dtype=TYPES[base])
+        return ir.Tensor(to_16_bits(_read(source), base), dtype=TYPES[base])
 
     shape = ir.Shape(static_shape(source))
     return ir.LazyTensor(compute, dtype=TYPES[base], shape=shape, name=name)
@@ -58,7 +58,7 @@ def range_losses(source: ir.TensorProtocol, base: Base) -> tuple[str, ...]:
 
     Finite elements beyond its largest number, and nonzero ones that become 0.
     """
-    array = source.numpy()
+    array = _read(source)
     limit = np.float32(largest(base))
     half_smallest = np.float32(_half_smallest(base))
     beyond = _Found()
@@ -73,6 +73,22 @@ def range_losses(source: ir.TensorProtocol, base: Base) -> tuple[str, ...]:
         vanishing.say(array.shape, f"too small for {base}, 0 in it"),
     )
     return tuple(text for text in said if text)
+
+
+def _read(source: ir.TensorProtocol) -> Array:
+    """The numbers of a tensor; a file is mapped for the caller alone, as long as it needs them."""
+    if isinstance(source, ir.ExternalTensor):
+        source = ir.ExternalTensor(
+            source.location,
+            source.offset,
+            source.length,
+            source.dtype,
+            shape=source.shape,
+            name=str(source.name),
+            base_dir=source.base_dir,
+        )
+    array: Array = source.numpy()
+    return array
 
 
 class _Found:

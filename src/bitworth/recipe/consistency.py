@@ -87,6 +87,8 @@ def _calibration_fault(entry: Quantize) -> str | None:
             f"{moved} changes the channels of a tensor, of which only the extremes are known; use "
             'calibrator = "max"'
         )
+    if entry.smooth_insert and entry.smooth is None:
+        return "smooth_insert is for SmoothQuant; add smooth_quant = 0.5"
     if entry.smooth is not None and entry.equalize:
         return "smooth_quant and equalize move the same ranges; choose one"
     if entry.activations == PER_CHANNEL and entry.scheme != "static":

@@ -63,6 +63,8 @@ class Quantize:
             engine gets the quantized value too; None leaves it to the preference.
         smooth: SmoothQuant's alpha, 0..1: how much of the activations' outlier channels moves into
             the weights; None: nothing is moved.
+        smooth_insert: whether a multiplication is put in front of sites where no operation before
+            them can take SmoothQuant's factors for free.
         equalize: whether weight ranges are equalized across a Conv/Conv or Norm/Linear pair.
         dequantize: float type that DequantizeLinear yields and that a site therefore computes in;
             ``base`` is the recipe's base precision.
@@ -82,6 +84,7 @@ class Quantize:
     shared: tuple[str, ...] | None = None
     residual: tuple[str, ...] | None = None
     smooth: float | None = None
+    smooth_insert: bool = False
     equalize: bool = False
     dequantize: Literal["base"] | BasePrecision = "base"
 

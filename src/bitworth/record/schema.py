@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from bitworth.recipe.recipe import Recipe
+from bitworth.record.part import Part
+from bitworth.record.site_facts import QuantizedSiteFact, RescaledFact
 from bitworth.verdict import (
     CellVerdict,
     Comparison,
@@ -23,12 +25,6 @@ from bitworth.verdict import (
 )
 
 SCHEMA_VERSION: Literal[3] = 3
-
-
-class Part(BaseModel):
-    """Base of all parts of a record: immutable, and unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Tensor(Part):
@@ -159,41 +155,6 @@ class PlanFacts(Part):
     precision: str = Field(description="base precision read back from the loaded plan")
 
 
-class ScaleFact(Part):
-    """How one activation is quantized; a weight's scales follow from the weight, not stored."""
-
-    storage: str
-    scale: float | None = Field(description="None: one a channel, or found at run time")
-    zero_point: int
-    scales: tuple[float, ...] | None = Field(default=None, description="one for each channel")
-    axis: int | None = Field(default=None, description="that of the channels")
-    dynamic: bool = Field(default=False, description="scales are taken at run time")
-    block: int | None = Field(default=None, description="elements that share a scale")
-    scale_storage: str = "float"
-    tensor_scale: float | None = Field(default=None, description="the number above E4M3 scales")
-
-
-class QuantizedSiteFact(Part):
-    """What lowering did to one site."""
-
-    site: str
-    format: str
-    weight_granularity: str = Field(description="per_tensor, per_channel, block N, or none")
-    weight_limit: int | None
-    activation: ScaleFact | None = Field(description="None: left alone")
-    output_value: str | None
-    output: ScaleFact | None
-    second: ScaleFact | None = Field(default=None, description="of a product of two activations")
-    compute: str | None = Field(default=None, description="type it computes in, if not the base")
-
-
-class RescaledFact(Part):
-    """A value whose channels were divided by factors, and its consumers' weights multiplied."""
-
-    value: str
-    factors: tuple[float, ...]
-
-
 class VariantFacts(Part):
     """One variant in one cell."""
 
@@ -208,6 +169,9 @@ class VariantFacts(Part):
     dead: tuple[tuple[str, str], ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
     opset: int | None = Field(default=None, description="of its graph; None: the prepared one's")
+    scalings: tuple[str, ...] = Field(
+        default=(), description="values that sites read through a multiplication put there"
+    )
     rescaled: tuple[RescaledFact, ...] = ()
     everywhere: tuple[str, ...] = Field(
         default=(), description="activation inputs that other operators get quantized as well"

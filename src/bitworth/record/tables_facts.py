@@ -285,6 +285,8 @@ def _calibrator(record: Record, path: Path, entry: Quantize) -> Cell:
         told = line(told, " ", at(record, *path, "calibrator", "percentile"))
     if entry.smooth is not None:
         told = line(told, ", SmoothQuant ", at(record, *path, "smooth"))
+    if entry.smooth_insert:
+        told = line(told, " with multiplications")
     return line(told, ", equalized") if entry.equalize else told
 
 

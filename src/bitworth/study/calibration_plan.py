@@ -54,7 +54,7 @@ def calibration_plan(config: StudyConfig, subject: Subject) -> CalibrationPlan:
     if _in_fp16(config):
         values |= dict.fromkeys(_float_values(model))
     axes: dict[str, int] = {}
-    if any(e.activations == PER_CHANNEL for e in entries):
+    if any(e.activations == PER_CHANNEL or e.smooth_insert for e in entries):
         axes |= {s.activation: s.activation_axis for s in subject.sites}
     if any(e.smooth is not None or e.equalize for e in entries):
         axes |= needed_channels(find_pairs(subject.fair, subject.sites))

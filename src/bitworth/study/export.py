@@ -86,7 +86,9 @@ def export_variant(record: Record, variant: VariantFacts, model: Path | None, ou
     # Nodes that calibration kept in fp32 are named in the record: no range is needed again.
     kept = tuple(node for node, _ in variant.kept)
     recipe = replace(recipe, keep_fp32=tuple(dict.fromkeys((*recipe.keep_fp32, *kept))))
-    graph = variant_graph(prepared, find_sites(prepared).sites, recipe, factors, None)
+    graph = variant_graph(
+        prepared, find_sites(prepared).sites, recipe, variant.scalings, factors, None
+    )
     graph = at_opset(graph, variant.opset or 0)
     quantized = [restored_site(graph.prepared, graph.sites[f.site], f) for f in variant.sites]
     lowered = (

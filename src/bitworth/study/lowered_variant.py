@@ -7,22 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bitworth.calibration import RangeStatistics, ScaledSites, quantize_sites
-from bitworth.calibration.equalize import equalize_factors
-from bitworth.calibration.merging import merged, rescaled
-from bitworth.calibration.smooth import smooth_factors
+from bitworth.calibration.merging import merged
 from bitworth.lowering.emulate import emulate
 from bitworth.lowering.onnx_qdq import lower
 from bitworth.lowering.opsets import needed_opset
 from bitworth.lowering.placement import output_value, residual_inputs
-from bitworth.lowering.rescaling import ChannelFactors, value_factors
+from bitworth.lowering.rescaling import ChannelFactors
 from bitworth.lowering.scaling import QuantizedSite
 from bitworth.lowering.sharing import shared_groups
 from bitworth.recipe import Quantize, Recipe, Site
 from bitworth.recipe.eligibility import excluded
 from bitworth.recipe.rules import Preference, resolve
+from bitworth.study.smoothing import smoothing
 from bitworth.study.variant_graph import VariantGraph, at_opset, variant_graph
 from bitworth.subject.prepare import PreparedModel
-from bitworth.subject.rescalable import Pair, find_pairs
 from bitworth.subject.saving import save
 
 _NUMPY = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -39,6 +37,7 @@ class LoweredVariant:
         graph: what the sites are quantized in, at the opset that their formats need.
         scaled: quantized, dead and left-out sites; those that an engine rule excludes are among
             the latter.
+        scalings: values that sites read through a multiplication put there.
         factors: of the values whose channels were rescaled.
         everywhere: activation inputs that other operators than sites get quantized too.
     """
@@ -47,6 +46,7 @@ class LoweredVariant:
     entries: dict[str, Quantize]
     graph: VariantGraph
     scaled: ScaledSites
+    scalings: tuple[str, ...]
     factors: tuple[ChannelFactors, ...]
     everywhere: tuple[str, ...]
 
@@ -83,14 +83,15 @@ def scale_variant(
     }
     rules = excluded(engine, tuple(chosen.values()), ignore_rules)
     pairs = [pair for id_, pair in chosen.items() if id_ not in rules]
-    found = _pairs(fair, sites, pairs)
-    factors = _factors(fair, found, pairs, statistics)
+    moved = smoothing(fair, sites, pairs, statistics)
     amax = {name: found.amax for name, found in statistics.items()} or None
-    graph = variant_graph(fair, sites, recipe, factors, amax)
+    graph = variant_graph(fair, sites, recipe, moved.scalings, moved.factors, amax)
     inside = [(graph.sites[site.id], entry) for site, entry in pairs]
-    known = {**statistics, **_rescaled(statistics, found, factors)}
+    known = dict(moved.statistics)
     known |= {new: known[old] for new, old in graph.renamed if old in known}
     outputs = {site.id: _output(graph.prepared, site, entry) for site, entry in inside}
+    # In front of a multiplication a value keeps its outlier channels: it is quantized behind it.
+    outputs = {id_: None if name in moved.scalings else name for id_, name in outputs.items()}
     known |= _shared(graph.prepared, inside, outputs, known)
     scaled = quantize_sites(graph.prepared.model, inside, known, outputs)
     quantized = tuple(
@@ -104,7 +105,8 @@ def scale_variant(
         scaled=ScaledSites(
             quantized, scaled.dead, tuple((i, left_out[i]) for i in chosen if i in left_out)
         ),
-        factors=factors,
+        scalings=moved.scalings,
+        factors=moved.factors,
         everywhere=_everywhere(graph.prepared, inside, quantized),
     )
 
@@ -117,37 +119,6 @@ def write_lowered(variant: LoweredVariant, path: Path, emulated: bool) -> None:
     """
     build = emulate if emulated else lower
     save(build(variant.graph.prepared, variant.scaled.quantized, variant.everywhere), path)
-
-
-def _pairs(fair: PreparedModel, sites: Sequence[Site], entries: Pairs) -> tuple[Pair, ...]:
-    """Where channels can be rescaled, if any entry asks for it."""
-    if not any(entry.smooth is not None or entry.equalize for _, entry in entries):
-        return ()
-    return find_pairs(fair, sites)
-
-
-def _factors(
-    fair: PreparedModel,
-    pairs: Sequence[Pair],
-    entries: Pairs,
-    statistics: Mapping[str, RangeStatistics],
-) -> tuple[ChannelFactors, ...]:
-    """By what channels are divided, for the entries that ask for it."""
-    found = smooth_factors(fair, pairs, entries, statistics)
-    return found + equalize_factors(fair, pairs, entries)
-
-
-def _rescaled(
-    statistics: Mapping[str, RangeStatistics],
-    pairs: Sequence[Pair],
-    factors: Sequence[ChannelFactors],
-) -> dict[str, RangeStatistics]:
-    """Statistics of the values whose channels are divided, as far as they were observed."""
-    return {
-        name: rescaled(statistics[name], numbers)
-        for name, numbers in value_factors(pairs, factors).items()
-        if name in statistics
-    }
 
 
 def _output(prepared: PreparedModel, site: Site, entry: Quantize) -> str | None:

@@ -105,6 +105,9 @@ class VariantConfig(Section):
     calibrators: tuple[CalibratorName, ...] = ()
     percentile: float = Field(default=99.99, gt=50, le=100)
     smooth_quant: float | None = Field(default=None, ge=0, le=1, description="alpha")
+    smooth_insert: bool = Field(
+        default=False, description="multiply in front of sites where nothing takes the factors"
+    )
     equalize: bool = False
     base: BasePrecision = "fp32"
     keep_fp32: tuple[str, ...] = Field(

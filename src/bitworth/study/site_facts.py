@@ -17,7 +17,7 @@ from bitworth.lowering.scaling import (
 )
 from bitworth.recipe import PER_CHANNEL, PER_TENSOR, Quantize, Site
 from bitworth.recipe.granularity import Granularity, PerBlock
-from bitworth.record.schema import QuantizedSiteFact, ScaleFact
+from bitworth.record.site_facts import QuantizedSiteFact, ScaleFact
 from bitworth.subject.prepare import PreparedModel
 
 NO_WEIGHT = "none"

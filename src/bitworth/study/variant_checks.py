@@ -16,8 +16,9 @@ from bitworth.study.variants import recipe_of
 RESERVED = ("baseline", "baseline again", "reference", "as given")
 #: Keys that say how sites are quantized, which a base precision has not.
 _OF_QUANTIZED = (
-    "weights", "block", "activations", "sign", "zero_point", "weight_range", "placement", "shared", "residual",
-    "calibrator", "percentile", "smooth_quant", "equalize", "base", "dequantize", "ignore_rules",
+    "weights", "block", "activations", "sign", "zero_point", "weight_range", "placement", "shared",
+    "residual", "calibrator", "percentile", "smooth_quant", "smooth_insert", "equalize", "base",
+    "dequantize", "ignore_rules",
 )  # fmt: skip
 
 _KEPT: float = VariantConfig.model_fields["percentile"].default

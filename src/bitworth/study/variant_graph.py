@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from bitworth.lowering.base_precision import to_base
 from bitworth.lowering.rescaling import ChannelFactors, rescale
+from bitworth.lowering.scalings import with_scalings
 from bitworth.recipe import Recipe, Site
 from bitworth.subject.prepare import PreparedModel, raised
 from bitworth.subject.sites import find_sites
@@ -37,6 +38,7 @@ def variant_graph(
     fair: PreparedModel,
     sites: Sequence[Site],
     recipe: Recipe,
+    scalings: Sequence[str],
     factors: Sequence[ChannelFactors],
     amax: Mapping[str, float] | None,
 ) -> VariantGraph:
@@ -46,13 +48,19 @@ def variant_graph(
         fair: the prepared graph.
         sites: its sites with weights.
         recipe: the variant's.
+        scalings: values that sites are to read through a multiplication of their own.
         factors: of the values whose channels are rescaled.
         amax: largest magnitude of values by name; what exceeds fp16 stays in fp32.
 
     Raises:
         UserError: an entry of ``keep_fp32`` that names nothing.
     """
-    prepared = rescale(fair, sites, factors) if factors else fair
+    prepared = fair
+    if scalings:
+        prepared = with_scalings(fair, sites, scalings)
+        sites = find_sites(prepared).sites
+    if factors:
+        prepared = rescale(prepared, sites, factors)
     # bf16 is a hint to the engine, which converts; fp16 is in the graph's own types.
     if recipe.base != "fp16":
         return VariantGraph(prepared, _by_id(prepared))

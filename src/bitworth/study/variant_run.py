@@ -14,7 +14,8 @@ from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe import Recipe
 from bitworth.recipe.consistency import engine_hint, support_key
 from bitworth.recipe.rules import EMULATED, Preference
-from bitworth.record.schema import BatchCheck, QualityFacts, RescaledFact, VariantFacts
+from bitworth.record.schema import BatchCheck, QualityFacts, VariantFacts
+from bitworth.record.site_facts import RescaledFact
 from bitworth.record.store import canonical, sha256
 from bitworth.study.cell_stage import (
     PlanRequest,
@@ -147,7 +148,7 @@ def _precision(study: StudyContext, engine: CellEngine, variant: VariantConfig) 
     if recipe.base == "fp16":
         path = _lowered_path(study, engine, variant.name, "model.onnx")
         amax = {name: found.amax for name, found in study.statistics.items()} or None
-        graph = variant_graph(fair, study.subject.sites, recipe, (), amax)
+        graph = variant_graph(fair, study.subject.sites, recipe, (), (), amax)
         save(graph.prepared.model, path)
         facts = _with(facts, kept=graph.kept, overflow=graph.overflow)
     facts = _with(facts, lowered_sha256=model_sha256(path))
@@ -247,6 +248,7 @@ def _quantized_facts(
     )
     identity = {
         "sites": [s.model_dump(mode="json") for s in sites],
+        "scalings": lowered.scalings,
         "rescaled": [r.model_dump(mode="json") for r in rescaled],
         "everywhere": lowered.everywhere,
         "base": recipe.base,
@@ -267,6 +269,7 @@ def _quantized_facts(
         dead=lowered.scaled.dead,
         left_out=lowered.scaled.left_out,
         opset=lowered.graph.prepared.opset,
+        scalings=lowered.scalings,
         rescaled=rescaled,
         everywhere=lowered.everywhere,
         kept=lowered.graph.kept,

@@ -59,6 +59,7 @@ def _entry(variant: VariantConfig, group: str) -> Quantize:
         shared=variant.shared,
         residual=variant.residual,
         smooth=variant.smooth_quant,
+        smooth_insert=variant.smooth_insert,
         equalize=variant.equalize,
         dequantize=variant.dequantize,
     )
