@@ -29,6 +29,13 @@ INT32_BIAS = (
     "int32 bias: the peer raises the weight's scale where its bias would overflow int32; Bitworth "
     "leaves biases in float"
 )
+#: Where a scale of fp32 becomes denormal.
+SMALLEST = float(np.finfo(np.float32).smallest_normal)
+TINY = (
+    "next to nothing: of a channel whose scale would underflow the peer makes zeros by a scale of "
+    "1, Bitworth keeps it under the smallest scale there is"
+)
+UNFOLDED = "unfolded: the peer quantizes the weight before the normalization behind it is folded in"
 ONE_SCALE = "one scale for the weight: the peer has none per channel here"
 LEFT_OUT = "the peer leaves the operation out"
 UNIT = "fixed range: the peer takes 0 to 1 behind a Softmax"
@@ -170,24 +177,35 @@ def of_scales(
     return Cause(UNKNOWN)
 
 
+@dataclass(frozen=True)
+class Weight:
+    """What a weight's scales may follow from.
+
+    Attributes:
+        facts: extremes over all channels, and the standard deviation.
+        unfolded: amax / 127 of each channel before normalizations are folded in; None where the
+            given model has no such weight.
+        bias: of the same operation, if it has one.
+        input_scale: the peer's scale of its activation input, if there is one.
+    """
+
+    facts: Facts
+    unfolded: NDArray[np.float64] | None = None
+    bias: NDArray[np.float32] | None = None
+    input_scale: float | None = None
+
+
 def of_weights(
-    ours: NDArray[np.float64],
-    theirs: NDArray[np.float64],
-    weight: Facts,
-    rule: str,
-    bias: NDArray[np.float32] | None,
-    input_scale: float | None,
+    ours: NDArray[np.float64], theirs: NDArray[np.float64], weight: Weight, rule: str
 ) -> tuple[Cause, float | None]:
     """Why the scales of a weight differ, and how far off the peer's the rule is that says so.
 
     Args:
         ours, theirs: one scale, or one a channel.
-        weight: extremes over all channels, and the standard deviation.
+        weight: what they may follow from.
         rule: name of the peer's rule for activations.
-        bias: of the same operation, if it has one.
-        input_scale: the peer's scale of its activation input, if there is one.
     """
-    for text, wanted in _weight_rules(ours, theirs, weight, rule, bias, input_scale):
+    for text, wanted in _weight_rules(ours, weight, rule):
         if wanted.shape == theirs.shape:
             off = float(np.max(np.abs(wanted - theirs) / np.maximum(wanted, theirs)))
             if off <= LAST_DIGITS:
@@ -196,29 +214,30 @@ def of_weights(
 
 
 def _weight_rules(
-    ours: NDArray[np.float64],
-    theirs: NDArray[np.float64],
-    weight: Facts,
-    rule: str,
-    bias: NDArray[np.float32] | None,
-    input_scale: float | None,
+    ours: NDArray[np.float64], weight: Weight, rule: str
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     """What a peer's scales may be, with the cause that it then is."""
     if rule == "fp8 inverted":
         yield DIFFERS_BY_RULE[rule], ours * (448.0 / 127.0) ** 2
-    elif rule == "fp8 deviation":
-        assert weight.deviation is not None
-        yield DIFFERS_BY_RULE[rule], np.array([weight.deviation / E4M3_DEVIATION])
-    else:
-        yield ONE_SCALE, np.array([_symmetric(weight)])
-        yield SAME_RULE, ours
-        if bias is not None and input_scale is not None:
-            magnitude = np.abs(bias.astype(np.float64))
-            floor = INT32_MARGIN * magnitude / INT32 / input_scale
-            if ours.size == 1:
-                floor = floor.max(keepdims=True)
-            if floor.shape == ours.shape:
-                yield INT32_BIAS, np.maximum(ours, floor)
+        if weight.unfolded is not None:
+            yield f"{UNFOLDED}; fp8 inverted", weight.unfolded * 448.0 / 127.0
+        return
+    if rule == "fp8 deviation":
+        assert weight.facts.deviation is not None
+        yield DIFFERS_BY_RULE[rule], np.array([weight.facts.deviation / E4M3_DEVIATION])
+        return
+    yield ONE_SCALE, np.array([_symmetric(weight.facts)])
+    yield SAME_RULE, ours
+    yield TINY, np.where(ours <= SMALLEST, 1.0, ours)
+    if weight.unfolded is not None:
+        yield UNFOLDED, weight.unfolded
+    if weight.bias is not None and weight.input_scale is not None:
+        magnitude = np.abs(weight.bias.astype(np.float64))
+        floor = INT32_MARGIN * magnitude / INT32 / weight.input_scale
+        if ours.size == 1:
+            floor = floor.max(keepdims=True)
+        if floor.shape == ours.shape:
+            yield INT32_BIAS, np.maximum(ours, floor)
 
 
 def of_theirs_alone(role: Role) -> Cause:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from benchmarks.peers import causes, histograms, kept
 from benchmarks.peers import float_values as floats
@@ -66,6 +67,10 @@ class Subject:
         self._same = floats.same_values(given, known)
         self._taken = set(known)
         self.roles = Roles(self.ours, load(files.model).model)
+        self._given_weights = {
+            tensor.name: numpy_helper.to_array(tensor)
+            for tensor in onnx.load(files.model).graph.initializer
+        }
         self.sha256 = hashlib.sha256(files.model.read_bytes()).hexdigest()
         self.data_sha256 = _sha256(self.data)
         self.reference = self.outputs(files.model)
@@ -103,6 +108,15 @@ class Subject:
     def is_prepared(self, name: str) -> bool:
         """Whether the prepared graph has the value."""
         return name in self._taken
+
+    def unfolded(self, site: str) -> NDArray[np.float64] | None:
+        """amax / 127 of each channel of a site's weight as the given model has it."""
+        found = next(s for s in self.ours.sites if s.id == site)
+        array = self._given_weights.get(found.weight)
+        if array is None or array.shape != found.weight_shape:
+            return None
+        others = tuple(i for i in range(array.ndim) if i != found.weight_axis)
+        return np.asarray(np.abs(array.astype(np.float64)).max(axis=others) / 127, np.float64)
 
     def site_of(self, weight: Quantized) -> str | None:
         """The id of the site whose weight a peer quantizes, if it is one's."""
@@ -286,10 +300,13 @@ def _weights(
             if a.size == b.size and apart <= causes.EQUAL:
                 equal.append(name)
                 continue
-            scale = activations.get(inputs[name])
-            cause, off = causes.of_weights(
-                a, b, weights[name], form.their_rule, biases.get(name), scale
+            weight = causes.Weight(
+                facts=weights[name],
+                unfolded=subject.unfolded(name),
+                bias=biases.get(name),
+                input_scale=activations.get(inputs[name]),
             )
+            cause, off = causes.of_weights(a, b, weight, form.their_rule)
         elif other is None:
             cause = causes.Cause(causes.LEFT_OUT)
         elif name in left_out:

@@ -15,6 +15,7 @@ from bitworth.lowering.onnx_qdq import lower
 from bitworth.lowering.scaling import TensorScale
 from bitworth.recipe import PER_CHANNEL, Calibrator
 from bitworth.recipe.recipe import CalibratorName
+from bitworth.study.config import read_study_file
 from bitworth.subject.inputs import from_npz
 from bitworth.subject.onnx_model import load
 from bitworth.subject.prepare import prepare
@@ -184,6 +185,34 @@ def test_row_17_symmetric_where_no_engine_asks_for_more(tmp_path: Path) -> None:
     (entry,) = variant.scaled.quantized
     assert isinstance(entry.activation, TensorScale)
     assert (entry.activation.storage, entry.activation.zero_point) == ("int8", 0)
+
+
+def test_row_17_calibrators_are_compared_on_request(tmp_path: Path) -> None:
+    """One variant each, alike but for the calibrator; without a request there is one."""
+    text = """
+version = 1
+[subject]
+name = "s"
+onnx = "m.onnx"
+[data]
+source = "inputs.py"
+[[cell]]
+engine = "mock"
+[[variant]]
+name = "int8"
+format = "int8"
+"""
+    (tmp_path / "one.toml").write_text(text)
+    (tmp_path / "all.toml").write_text(f"{text}calibrators = {list(CALIBRATORS)}\n")
+    (one,) = read_study_file(tmp_path / "one.toml").variant
+    several = read_study_file(tmp_path / "all.toml").variant
+    assert one.calibrator == "max"
+    assert [v.calibrator for v in several] == list(CALIBRATORS)
+    assert len({v.name for v in several}) == len(CALIBRATORS)
+    for variant in several:
+        changed = {"name", "calibrator", "calibrators"}
+        assert variant.model_dump(exclude=changed) == one.model_dump(exclude=changed)
+        assert variant.calibrator in variant.name
 
 
 @pytest.mark.parametrize("budget", [1, 4096, 1 << 28])

@@ -126,6 +126,7 @@ class Case:
             observed_values(self.prepared.model, sites),
             self.samples,
             threads=1,
+            channel_axes={s.activation: s.activation_axis for s in self.scan.sites},
         )
 
     def scaled(

@@ -56,7 +56,7 @@ def test_a_worker_answers(double: Path, log: Path, scripted: Scripted) -> None:
         probe, _ = worker.ask("probe", timeout_s=FAR, engine="mock")
         assert probe["formats"]["fp8_e4m3"] == {
             "state": "emulated",
-            "reason": "the mock has no FP8",
+            "reason": "the mock has no fp8_e4m3",
         }
         built = build(worker, double, "v", options)
         assert built["size_bytes"] == double.stat().st_size

@@ -106,7 +106,7 @@ def test_resolving_leaves_no_auto_and_changes_nothing_else(
         assert now != "auto"
         if field.name == "fused":
             continue
-        open_ = was == "auto" or (field.name == "shared" and was is None)
+        open_ = was == "auto" or (field.name in ("shared", "residual") and was is None)
         assert now == (getattr(preferred, field.name) if open_ else was)
     signed = (done.format, done.sign, done.zero_point) == ("int8", "s8", "symmetric")
     assert done.fused == (preferred.fused_signed if signed else preferred.fused)

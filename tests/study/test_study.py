@@ -50,7 +50,7 @@ def test_the_scripted_truth_comes_out(folder: Any) -> None:
     assert record.derived.decision.variant == "int8 all"
     fp8 = found["fp8"]
     assert (fp8.evidence, fp8.comparison) == ("emulated", None)
-    assert fp8.time.startswith("not run: the mock has no FP8")
+    assert fp8.time.startswith("not run: the mock has no fp8_e4m3")
     assert fp8.rel_l2 is not None
     assert record.facts.cells[0].variants[-1].quality is not None
     assert record.facts.cells[0].variants[-1].quality.n == 12
