@@ -116,8 +116,9 @@ def rounding(scale: ActivationScale | None, value: Array, error: Array, dtype: s
     if scale.storage in _INTEGERS:
         low, high = _INTEGERS[scale.storage]
         if scale.limit is not None:
-            low, high = max(low, scale.zero_point - scale.limit), min(
-                high, scale.zero_point + scale.limit
+            low, high = (
+                max(low, scale.zero_point - scale.limit),
+                min(high, scale.zero_point + scale.limit),
             )
         half, largest = used / 2, max(-low, high)
         low_end, high_end = (low - scale.zero_point) * step, (high - scale.zero_point) * step
@@ -212,7 +213,9 @@ def _linear_error(
     total = product(size, weight + w.error)
     if len(node.inputs) > 2 and node.inputs[2] is not None:
         bias = np.abs(env[str(node.inputs[2].name)].value.astype(np.float64))
-        total = total + (bias.reshape(-1, *[1] * (total.ndim - 2)) if node.op_type != "Gemm" else bias)
+        if node.op_type != "Gemm":
+            bias = bias.reshape(-1, *[1] * (total.ndim - 2))
+        total = total + bias
     return error + noise * total
 
 

@@ -226,7 +226,10 @@ def _if(b: _Builder) -> None:
     result = [helper.make_tensor_value_info(f"{out}{s}", b.onnx_type, None) for s in "te"]
     bodies = [
         helper.make_graph(
-            [helper.make_node(op, inputs, [r.name], name=f"{op}_{r.name}")], f"body_{r.name}", [], [r]
+            [helper.make_node(op, inputs, [r.name], name=f"{op}_{r.name}")],
+            f"body_{r.name}",
+            [],
+            [r],
         )
         for op, inputs, r in (
             (shared, then, result[0]),
@@ -285,9 +288,7 @@ def _finished(
         [helper.make_tensor_value_info(v.name, b.onnx_type, ["N", *v.dims]) for v in outputs],
         [numpy_helper.from_array(a, n) for n, a in b.weights.items() if n in read],
     )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", b.opset)], ir_version=9
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", b.opset)], ir_version=9)
     rng = np.random.default_rng(len(b.nodes))
     sample: dict[str, Array] = {}
     for name, (kind, shape) in inputs.items():

@@ -21,8 +21,17 @@ from bitworth.subject.onnx_model import load
 from bitworth.subject.prepare import prepare
 from bitworth.subject.saving import serialize
 
-from .tools import SITE_OPS, Array, case, rand, recipe_for, rel_l2, run_exact, site_graph
-from .tools import write_model
+from .tools import (
+    SITE_OPS,
+    Array,
+    case,
+    rand,
+    recipe_for,
+    rel_l2,
+    run_exact,
+    site_graph,
+    write_model,
+)
 
 CALIBRATORS: tuple[CalibratorName, ...] = get_args(CalibratorName)
 EVERY_CALIBRATOR = pytest.mark.parametrize("calibrator", CALIBRATORS)
@@ -79,7 +88,9 @@ def test_row_04_a_half_precision_model(tmp_path: Path, calibrator: CalibratorNam
         assert isinstance(entry.activation, TensorScale)
         assert 0 < float(entry.activation.scale) < 1
         model = lower(variant.graph.prepared, variant.scaled.quantized)
-        got, want = (run_exact(serialize(m), {"x": x})["y"] for m in (model, subject.prepared.model))
+        got, want = (
+            run_exact(serialize(m), {"x": x})["y"] for m in (model, subject.prepared.model)
+        )
         assert rel_l2(got, want) < 0.1
 
 
@@ -310,7 +321,7 @@ def test_row_20_data_that_does_not_fit(
     write_model(tmp_path / "model.onnx", graph, weights)
     arrays, body, words = FAULTS[fault]
     if source == "npz":
-        np.savez(tmp_path / "c.npz", **eval(arrays, {"np": np}))  # noqa: S307
+        np.savez(tmp_path / "c.npz", **eval(arrays, {"np": np}))
         hold = {"x": np.full((3, 4), 9, np.float32), "i": np.ones((3, 2), np.int64)}
         np.savez(tmp_path / "h.npz", **hold)
         data = 'calibration = "c.npz"\nholdout = "h.npz"'

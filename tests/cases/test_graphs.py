@@ -24,8 +24,18 @@ from bitworth.subject.prepare import graph_sha256, prepare
 from bitworth.subject.saving import save, serialize
 from bitworth.subject.sites import find_sites
 
-from .tools import SITE_OPS, Array, Engines, case, rand, recipe_for, rel_l2, run_exact
-from .tools import site_graph, write_model
+from .tools import (
+    SITE_OPS,
+    Array,
+    Engines,
+    case,
+    rand,
+    recipe_for,
+    rel_l2,
+    run_exact,
+    site_graph,
+    write_model,
+)
 
 EVERY_OP = pytest.mark.parametrize("op", SITE_OPS)
 
@@ -238,12 +248,12 @@ def test_row_13_every_external_byte_is_part_of_the_identity(tmp_path: Path, plac
 MOVED = {
     "Squeeze and Unsqueeze": "u = Unsqueeze<axes = [0]>(m)  v = Squeeze<axes = [0]>(u)",
     "Softmax": "v = Softmax<axis = 1>(m)",
-    "Pad": "v = Pad<pads = [0, 0, 0, 2], mode = \"constant\">(m)",
+    "Pad": 'v = Pad<pads = [0, 0, 0, 2], mode = "constant">(m)',
     "Clip": "v = Clip<min = -1.0, max = 1.0>(m)",
     "ReduceMean": "v = ReduceMean<axes = [1], keepdims = 1>(m)",
     "Split": "p, q = Split<axis = 1, split = [2, 3]>(m)  v = Concat<axis = 1>(q, p)",
     "Dropout": "v = Dropout<ratio = 0.5>(m)",
-    "Upsample": "r = Reshape(m, four)  s = Upsample<mode = \"nearest\">(r, scales)  v = Flatten(s)",
+    "Upsample": 'r = Reshape(m, four)  s = Upsample<mode = "nearest">(r, scales)  v = Flatten(s)',
     "Slice": "v = Slice<axes = [1], starts = [1], ends = [4]>(m)",
 }
 _FIRST = {"Upsample": 9}
@@ -253,7 +263,9 @@ _FIRST = {"Upsample": 9}
 @pytest.mark.parametrize("name", [f.name for f in FORMATS.values() if f.role == "quantized"])
 def test_row_14_the_opset_that_a_format_needs(tmp_path: Path, kind: str, name: str) -> None:
     """Raised from 9 to what the format needs, the model is valid, the same, and quantizable."""
-    graph = f"g (float[N, 6] x) => (float[N, K] y) {{ m = MatMul(x, w)  {MOVED[kind]}  y = Relu(v) }}"
+    graph = (
+        f"g (float[N, 6] x) => (float[N, K] y) {{ m = MatMul(x, w)  {MOVED[kind]}  y = Relu(v) }}"
+    )
     weights = {
         "w": rand(6, 5),
         "four": np.array([0, 1, 1, 5]),
@@ -300,7 +312,7 @@ HIDDEN: dict[str, tuple[str, tuple[int, ...], str]] = {
     "Identity": ("w = Identity(s)", (6, 4), "float32"),
     "Identities": ("a = Identity(s) b = Identity(a) w = Identity(b)", (6, 4), "float32"),
     "Cast": ("w = Cast<to = 1>(s)", (6, 4), "float16"),
-    "Cast twice": ("a = Cast<to = 1>(s) b = Cast<to = 11>(a) w = Cast<to = 1>(b)", (6, 4), "float16"),
+    "Cast twice": ("a = Cast<to = 11>(s) w = Cast<to = 1>(a)", (6, 4), "float16"),
     "Transpose": ("w = Transpose<perm = [1, 0]>(s)", (4, 6), "float32"),
     "Transpose twice": ("a = Transpose(s) w = Transpose(a) ", (6, 4), "float32"),
     "Reshape": ("w = Reshape(s, shape)", (2, 12), "float32"),
@@ -404,7 +416,8 @@ QUANTIZED: dict[str, str] = {
     " y = Cast<to = 1>(m)",
     "QLinearMatMul": "q = QuantizeLinear(x, s, z) m = QLinearMatMul(q, s, z, k, s, kz, s, z)"
     " y = DequantizeLinear(m, s, z)",
-    "MatMulNBits": "y = com.microsoft.MatMulNBits<K = 4, N = 4, bits = 4, block_size = 16>(x, p, ps)",
+    "MatMulNBits": "y = com.microsoft.MatMulNBits"
+    "<K = 4, N = 4, bits = 4, block_size = 16>(x, p, ps)",
 }
 _QUANTIZED_ARRAYS: dict[str, Array] = {
     "s": np.array(0.1, np.float32),

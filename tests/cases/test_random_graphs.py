@@ -139,7 +139,7 @@ def within(got: dict[str, Array], bounds: dict[str, Bounded], slack: float = 0.0
     """Whether every element of every output is as near to the float value as its bound says."""
     for name, bound in bounds.items():
         want = bound.value.astype(np.float64)
-        least = 1e-6 * float(np.abs(want).max(initial=0.0))
+        least = 1e-5 * float(np.abs(want).max(initial=0.0))
         off = np.abs(got[name].astype(np.float64) - want)
         if not (off <= bound.error + least + slack).all():  # a NaN is not
             return False
@@ -168,11 +168,12 @@ def test_any_recipe_stays_within_the_bound(tmp_path_factory: Any, seed: int) -> 
 def written(variant: LoweredVariant) -> ir.Model | None:
     """The lowered graph, where ONNX has a form for it that onnxruntime reads exactly."""
     entries = variant.scaled.quantized
-    try:
-        model = lower(variant.graph.prepared, entries)
-    except UserError as error:
-        assert "ONNX has no" in str(error)
+    blocks = [q.activation for q in entries if isinstance(q.activation, DynamicScale)]
+    if any(scale.block is not None for scale in blocks):
+        with pytest.raises(UserError, match="ONNX has no"):
+            lower(variant.graph.prepared, entries)
         return None
+    model = lower(variant.graph.prepared, entries)
     wide = any(q.weight is not None and q.weight.limit is None for q in entries)
     dynamic = any(n.op_type == "MatMulInteger" for n in model.graph)
     # onnxruntime 1.32 reads no DequantizeLinear of opset 23 and above, and its MatMulInteger
@@ -209,12 +210,11 @@ def test_any_recipe_runs_in_every_engine(
         if not quantized or (model := written(variant)) is None:
             seen["nothing to run"] += 1
             return
-        try:
-            got = engines.run(engine, model, graph.sample)
-        except WorkerFailed as failure:
+        got = engines.attempt(engine, model, graph.sample)
+        if isinstance(got, WorkerFailed):
             # A recorded result. In fp32 there is none.
-            assert failure.kind == "refused"
-            assert any(q.site.dtype == "float16" for q in quantized), str(failure)
+            assert got.kind == "refused"
+            assert any(q.site.dtype == "float16" for q in quantized), str(got)
             seen["refused"] += 1
             return
         bounds = output_bounds(prepared, as_run(engine, quantized), graph.sample)
@@ -240,12 +240,12 @@ def as_run(engine: str, quantized: Sequence[QuantizedSite]) -> list[QuantizedSit
 
 def largest_step(quantized: Sequence[QuantizedSite]) -> float:
     scales = [s for q in quantized for s in (q.activation, q.output) if isinstance(s, TensorScale)]
-    return max((float(np.max(s.scale)) for s in scales if s.storage in ("int8", "uint8")), default=0)
+    return max(
+        (float(np.max(s.scale)) for s in scales if s.storage in ("int8", "uint8")), default=0
+    )
 
 
-def is_caught(
-    got: dict[str, Array], exact: dict[str, Array], bounds: dict[str, Bounded]
-) -> bool:
+def is_caught(got: dict[str, Array], exact: dict[str, Array], bounds: dict[str, Bounded]) -> bool:
     """Whether the check of a study voids these outputs."""
 
     def error(outputs: dict[str, Array]) -> float:

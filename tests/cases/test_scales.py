@@ -18,8 +18,19 @@ from bitworth.recipe import PER_CHANNEL, PER_TENSOR, Quantize, Recipe
 from bitworth.recipe.granularity import Granularity, PerBlock
 from bitworth.subject.saving import serialize
 
-from .tools import SITE_OPS, Array, Case, Engines, case, rand, recipe_for, rel_l2, run_exact
-from .tools import site_graph, write_model
+from .tools import (
+    SITE_OPS,
+    Array,
+    Case,
+    Engines,
+    case,
+    rand,
+    recipe_for,
+    rel_l2,
+    run_exact,
+    site_graph,
+    write_model,
+)
 
 RECIPES: dict[str, Quantize] = {
     "int8 per channel": recipe_for("int8", weights=PER_CHANNEL),
@@ -76,9 +87,7 @@ def outputs(subject: Case, name: str, x: Array) -> tuple[list[Array], Array]:
 @EVERY_OP
 @EVERY_RECIPE
 @pytest.mark.parametrize("dead", ["activation", "weight", "both"])
-def test_row_01_a_tensor_that_is_always_zero(
-    tmp_path: Path, op: str, name: str, dead: str
-) -> None:
+def test_row_01_a_tensor_that_is_always_zero(tmp_path: Path, op: str, name: str, dead: str) -> None:
     """Its scale is usable, it is listed with its site, and its zeros stay zeros."""
     before = "a = Mul(x, zero)" if dead != "weight" else "a = Neg(x)"
     weights = weights_of(op, scale=0.0 if dead != "activation" else 1.0)

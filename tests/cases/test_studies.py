@@ -336,7 +336,9 @@ def candidates(tmp_path_factory: pytest.TempPathFactory) -> Study:
         ("clip_fp8.onnx", clipped, "fp8_e4m3"),
         ("elsewhere_int8.onnx", model, "int8"),
     ):
-        variant = case(source, [sample]).scaled(recipe_for(fmt, weight_range=_RANGE.get(fmt, "auto")))
+        variant = case(source, [sample]).scaled(
+            recipe_for(fmt, weight_range=_RANGE.get(fmt, "auto"))
+        )
         save(lower(variant.graph.prepared, variant.scaled.quantized), folder / name)
     return run(
         folder,
@@ -571,7 +573,7 @@ def test_row_31_a_sample_in_both_splits_is_refused(
         (tmp_path / "inputs.py").write_text(text)
         data = 'source = "inputs.py"\ncalibration_samples = 3\nholdout_samples = 3'
     # A metric that is not there ends the study at once where the data is right.
-    metric = '[policy]\nmax_loss = { none = 0.1 }\n' if pair is None else ""
+    metric = "[policy]\nmax_loss = { none = 0.1 }\n" if pair is None else ""
     (tmp_path / "study.toml").write_text(
         f'version = 1\n[subject]\nname = "s"\nonnx = "model.onnx"\n[data]\n{data}\n'
         f'[[cell]]\nengine = "mock"\n[[variant]]\nname = "int8"\nformat = "int8"\n{metric}'
@@ -600,7 +602,7 @@ def test_row_31_scales_know_nothing_of_the_held_out_data(tmp_path: Path) -> None
         model = onnx.load(folder / "model.onnx")
         assert numpy_helper.to_array(model.graph.initializer[0]).shape == (6, 6)
         namespace: dict[str, Any] = {}
-        exec((folder / "inputs.py").read_text(), namespace)  # noqa: S102
+        exec((folder / "inputs.py").read_text(), namespace)
         samples = [inputs for inputs, _ in namespace["calibration"](4, 0)]
         variant = case(folder / "model.onnx", samples).scaled(recipe_for("int8"))
         found.append([q.activation.scale for q in variant.scaled.quantized])  # type: ignore[union-attr]

@@ -59,9 +59,7 @@ def site_graph(op: str, before: str = "", dtype: str = "float", after: str = "y 
     node, _, x_shape, _ = SITE_OPS[op]
     node = node.replace("(x,", "(a,") if before else node
     dims, free = ", ".join(map(str, x_shape)), ", ".join("ABCD"[: len(x_shape)])
-    return (
-        f"g ({dtype}[{dims}] x) => ({dtype}[{free}] y) {{ {before}\n o = {node}\n {after} }}"
-    )
+    return f"g ({dtype}[{dims}] x) => ({dtype}[{free}] y) {{ {before}\n o = {node}\n {after} }}"
 
 
 def write_model(
@@ -80,7 +78,9 @@ def write_model(
     return path
 
 
-def run_exact(model: Path | bytes, inputs: Arrays, level: str = "ORT_DISABLE_ALL") -> dict[str, Array]:
+def run_exact(
+    model: Path | bytes, inputs: Arrays, level: str = "ORT_DISABLE_ALL"
+) -> dict[str, Array]:
     """Outputs in onnxruntime, with its optimizations off unless told."""
     options = ort.SessionOptions()
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
@@ -207,6 +207,15 @@ class Engines:
             if failure.kind in ("crashed", "timed out"):
                 self._workers.pop(engine).close()
             raise
+
+    def attempt(
+        self, engine: str, model: Path | ir.Model, inputs: Arrays, optimization: str = "all"
+    ) -> dict[str, Array] | WorkerFailed:
+        """Outputs, or how it failed: both are results."""
+        try:
+            return self.run(engine, model, inputs, optimization)
+        except WorkerFailed as failure:
+            return failure
 
     def close(self) -> None:
         for worker in self._workers.values():
