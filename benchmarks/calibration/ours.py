@@ -42,9 +42,7 @@ def run(job: Job) -> OurRun:
     )
     shared["one pass over the samples"] = clock.lap()
     peaks["one pass"] = peak_bytes()
-    groups = {
-        name: [site for site in sites if site.op_type in ops] for name, ops in GROUPS.items()
-    }
+    groups = {name: [site for site in sites if site.op_type in ops] for name, ops in GROUPS.items()}
     preferred = preference("onnxruntime", isa())
     variants = {}
     for number, pair in enumerate(chosen(job.pairs)):

@@ -280,7 +280,7 @@ def _weights(
     theirs: Sequence[Quantized],
     weights: Mapping[str, Facts],
     left_out: Mapping[str, str],
-) -> tuple[tuple[str, ...], list[Row]]:
+) -> tuple[dict[str, float], list[Row]]:
     inputs = {site.id: site.activation for site in subject.ours.sites}
     activations = {
         subject.canonical(q.name): float(q.scale) for q in theirs if q.kind == "activation"
@@ -288,7 +288,7 @@ def _weights(
     biases = bitworth.biases(subject.ours)
     ours = {subject.site_of(q): q for q in mine if q.kind == "weight"}
     others = {subject.site_of(q) or q.name: q for q in theirs if q.kind == "weight"}
-    equal: list[str] = []
+    equal: dict[str, float] = {}
     rows: list[Row] = []
     for name in dict.fromkeys([*ours, *others]):
         assert name is not None
@@ -298,7 +298,7 @@ def _weights(
             a, b = one.scale.ravel(), other.scale.ravel()
             apart = float(np.max(np.abs(a - b) / np.maximum(a, b))) if a.size == b.size else 0.0
             if a.size == b.size and apart <= causes.EQUAL:
-                equal.append(name)
+                equal[name] = float(a.max())
                 continue
             weight = causes.Weight(
                 facts=weights[name],
@@ -327,7 +327,7 @@ def _weights(
                 off=off,
             )
         )
-    return tuple(equal), rows
+    return equal, rows
 
 
 def _facts(

@@ -33,10 +33,14 @@ class Form:
         return f"{self.peer}.{self.method}"
 
 
+MAX = Calibrator("max")
+_ENTROPY = Calibrator("entropy")
+
+
 def _recipe(
     format: str = "int8",  # noqa: A002
     *,
-    calibrator: Calibrator | None = None,
+    calibrator: Calibrator = MAX,
     symmetric: bool = True,
     per_channel: bool = True,
     fused: tuple[str, ...] | None = None,
@@ -48,7 +52,7 @@ def _recipe(
         sign="s8",
         zero_point="symmetric" if symmetric else "asymmetric",
         weight_range="full",
-        calibrator=calibrator or Calibrator("max"),
+        calibrator=calibrator,
         placement="after_activation",
         fused=fused,
         shared=(),
@@ -57,7 +61,6 @@ def _recipe(
 
 #: What onnxruntime fuses behind a Conv in 8 bits.
 _ORT = ("Relu", "Clip")
-_ENTROPY = Calibrator("entropy")
 
 FORMS = (
     Form("modelopt", "int8_max", _recipe(), "symmetric", "symmetric"),

@@ -107,7 +107,7 @@ class Run:
         peer, method: as in forms.py.
         failed: the peer's own last word where it wrote no model that loads; else empty.
         equal: activations whose scales agree, with the scale of both.
-        equal_weights: weights whose scales all agree.
+        equal_weights: weights whose scales all agree, by site, with the largest scale.
         rows: all others.
         theirs, ours: errors of the two models.
         ours_inputs_only: of Bitworth's without quantized outputs.
@@ -121,7 +121,7 @@ class Run:
     method: str
     failed: str = ""
     equal: dict[str, float] = field(default_factory=dict)
-    equal_weights: tuple[str, ...] = ()
+    equal_weights: dict[str, float] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     theirs: Error | None = None
     ours: Error | None = None

@@ -260,48 +260,41 @@ def holdout(count, seed):
         yield {{"x": np.full((1, 4), 100.0 + i, np.float32),
                "i": np.zeros((1, 2), np.int64)}}, None
 """
-GOOD = '"x": np.ones((1, 4), np.float32), "i": np.zeros((1, 2), np.int64)'
-#: What is wrong with the data: arrays of an .npz, body of a module, and words of the message.
-FAULTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "nothing": ("{}", "return iter(())", ()),
-    "no sample": (
-        '{"x": np.ones((0, 4), np.float32), "i": np.zeros((0, 2), np.int64)}',
-        "yield from ()",
-        (),
-    ),
-    "an input is missing": (
-        '{"x": np.ones((2, 4), np.float32)}',
-        'yield {"x": np.ones((1, 4), np.float32)}, None',
-        ("'i'", "missing"),
-    ),
+FLOATS, INDICES = np.ones((2, 4), np.float32), np.zeros((2, 2), np.int64)
+_X, _I = '"x": np.ones((1, 4), np.float32)', '"i": np.zeros((1, 2), np.int64)'
+#: What is wrong with the data: arrays of an .npz, inputs that a module yields, what is told.
+FAULTS: dict[str, tuple[dict[str, Array], str, tuple[str, ...]]] = {
+    "nothing": ({}, "", ()),
+    "no sample": ({"x": FLOATS[:0], "i": INDICES[:0]}, "", ()),
+    "an input is missing": ({"x": FLOATS}, _X, ("'i'", "missing")),
     "an input too many": (
-        f'{{{GOOD}, "z": np.ones((1, 4))}}',
-        f'yield {{{GOOD}, "z": np.ones((1, 4))}}, None',
+        {"x": FLOATS, "i": INDICES, "z": FLOATS},
+        f'{_X}, {_I}, "z": np.ones((1, 4))',
         ("no input 'z'",),
     ),
     "wrong type": (
-        '{"x": np.ones((2, 4)), "i": np.zeros((2, 2), np.int64)}',
-        'yield {"x": np.ones((1, 4)), "i": np.zeros((1, 2), np.int64)}, None',
+        {"x": FLOATS.astype(np.float64), "i": INDICES},
+        f'"x": np.ones((1, 4)), {_I}',
         ("'x'", "float64", "float32"),
     ),
     "wrong integer type": (
-        '{"x": np.ones((2, 4), np.float32), "i": np.zeros((2, 2), np.int32)}',
-        'yield {"x": np.ones((1, 4), np.float32), "i": np.zeros((1, 2), np.int32)}, None',
+        {"x": FLOATS, "i": INDICES.astype(np.int32)},
+        f'{_X}, "i": np.zeros((1, 2), np.int32)',
         ("'i'", "int32", "int64"),
     ),
     "wrong rank": (
-        '{"x": np.ones(4, np.float32), "i": np.zeros((4, 2), np.int64)}',
-        'yield {"x": np.ones(4, np.float32), "i": np.zeros((1, 2), np.int64)}, None',
+        {"x": FLOATS[0], "i": INDICES},
+        f'"x": np.ones(4, np.float32), {_I}',
         ("'x'",),
     ),
     "wrong size": (
-        '{"x": np.ones((2, 5), np.float32), "i": np.zeros((2, 2), np.int64)}',
-        'yield {"x": np.ones((1, 5), np.float32), "i": np.zeros((1, 2), np.int64)}, None',
+        {"x": np.ones((2, 5), np.float32), "i": INDICES},
+        f'"x": np.ones((1, 5), np.float32), {_I}',
         ("'x'", "[N, 4]"),
     ),
     "not finite": (
-        '{"x": np.full((2, 4), np.nan, np.float32), "i": np.zeros((2, 2), np.int64)}',
-        'yield {"x": np.full((1, 4), np.inf, np.float32), "i": np.zeros((1, 2), np.int64)}, None',
+        {"x": FLOATS * np.float32(np.nan), "i": INDICES},
+        f'"x": np.full((1, 4), np.inf, np.float32), {_I}',
         ("'x'", "not finite"),
     ),
 }
@@ -319,13 +312,14 @@ def test_row_20_data_that_does_not_fit(
     )
     weights = {"w": rand(4, 3), "t": rand(5, 3), "one": np.array([1])}
     write_model(tmp_path / "model.onnx", graph, weights)
-    arrays, body, words = FAULTS[fault]
+    arrays, yielded, words = FAULTS[fault]
     if source == "npz":
-        np.savez(tmp_path / "c.npz", **eval(arrays, {"np": np}))
+        np.savez(tmp_path / "c.npz", **arrays)  # type: ignore[arg-type]
         hold = {"x": np.full((3, 4), 9, np.float32), "i": np.ones((3, 2), np.int64)}
         np.savez(tmp_path / "h.npz", **hold)
         data = 'calibration = "c.npz"\nholdout = "h.npz"'
     else:
+        body = f"yield {{{yielded}}}, None" if yielded else "yield from ()"
         (tmp_path / "data.py").write_text(MODULE.format(body=body))
         data = 'source = "data.py"\ncalibration_samples = 2\nholdout_samples = 3'
     (tmp_path / "study.toml").write_text(

@@ -1,106 +1,19 @@
-"""Rows 7, 8, 10, 11, 15, 18, 19, 22, 23, 25, 26, 28, 31 and 32: whole studies.
+"""Rows 7, 8, 10, 11, 15, 18, 19, 28, 31 and 32: studies on the mock engine.
 
 A study that several rows read runs once.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
-from rich.console import Console
 
-from bitworth.engines.base import EngineOptions
-from bitworth.lowering.onnx_qdq import lower
-from bitworth.measurement.plans import build_plan
-from bitworth.measurement.workers import Worker
-from bitworth.recipe import PER_TENSOR
-from bitworth.record.schema import Record, VariantFacts, VariantSummary
-from bitworth.study.config import read_study_file
-from bitworth.study.outputs import OutputPaths
-from bitworth.study.progress import Reporter
-from bitworth.study.request import StudyRequest
-from bitworth.study.run import run_study
-from bitworth.subject.saving import save
-
-from .tools import Array, case, rand, recipe_for, write_model
-
-INPUTS = """
-import numpy as np
-
-def _samples(count, seed, split):
-    for i in range(count):
-        rng = np.random.default_rng((seed, split, i))
-        yield {{"x": rng.standard_normal({shape}).astype(np.float32)}}, {{"i": i}}
-
-def calibration(count, seed):
-    return _samples(count, seed, 0)
-
-def holdout(count, seed):
-    return _samples(count, seed, 1)
-"""
-METRIC = """
-METRICS = {"accuracy": {"kind": "binary", "better": "higher"}}
-
-def make_metric(metadata):
-    def score(outputs, target):
-        return {"accuracy": float(abs(outputs["y"]).max() < 1e6)}
-    return score
-"""
-
-
-@dataclass(frozen=True)
-class Study:
-    """What a study left behind."""
-
-    record: Record
-    paths: OutputPaths
-
-    @property
-    def variants(self) -> dict[str, VariantFacts]:
-        return {v.name: v for v in self.record.facts.cells[0].variants}
-
-    @property
-    def summaries(self) -> dict[str, VariantSummary]:
-        return {s.variant: s for s in self.record.derived.cells[0].variants}
-
-
-def run(folder: Path, text: str, shape: tuple[int, ...]) -> Study:
-    """Run the study in ``folder``, where its model lies; inputs and metric are written."""
-    (folder / "inputs.py").write_text(INPUTS.format(shape=shape))
-    (folder / "metric.py").write_text(METRIC)
-    head = """
-version = 1
-[subject]
-name = "case"
-onnx = "model.onnx"
-[data]
-source = "inputs.py"
-calibration_samples = 5
-holdout_samples = 6
-[timing]
-budget_minutes = 0.01
-min_sessions = 2
-max_sessions = 2
-"""
-    (folder / "study.toml").write_text(head + text)
-    request = StudyRequest(
-        read_study_file(folder / "study.toml"), folder, folder / "studies", "bitworth study"
-    )
-    return Study(*run_study(request, Reporter(Console(), quiet=True)))
-
-
-def mock_cell(**script: Any) -> str:
-    told = json.dumps({"base_ns": 2e6, "sigma": 0.001, **script})
-    return f'[[cell]]\nengine = "mock"\nthreads = 1\noptions = {{ script = {json.dumps(told)} }}\n'
-
+from .studies import Study, mock_cell, run
+from .tools import Array, rand, write_model
 
 RECURRENT = """
 g (float[N, 3, 6, 6] x) => (float[N, 4] y) {
@@ -307,173 +220,12 @@ def test_row_32_the_tasks_metric_beside_the_tensor_error(faulty: Study) -> None:
     assert "accuracy" in text
 
 
-REAL = """
-g (float[N, 4, 8, 8] x) => (float[N, 5, A, B] y) {
-    c = Conv<pads = [1, 1, 1, 1]>(x, w, b)  r = ACT  y = Conv(r, v)
-}
-"""
-
-
-def real_model(path: Path, function: str, denormal: bool = False) -> Path:
-    weights: dict[str, Array] = {"w": rand(8, 4, 3, 3), "b": rand(8), "v": rand(5, 8, 3, 3)}
-    if denormal:
-        flat = weights["w"].reshape(-1)
-        flat[::10] = 1e-40
-    if "low" in function:
-        weights |= {"low": np.array(0, np.float32), "high": np.array(1e6, np.float32)}
-    return write_model(path, REAL.replace("ACT", function), weights)
-
-
-@pytest.fixture(scope="module")
-def candidates(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """onnxruntime with models that were quantized elsewhere beside recipes of its own."""
-    folder = tmp_path_factory.mktemp("candidates")
-    model = real_model(folder / "model.onnx", "Relu(c)", denormal=True)
-    clipped = real_model(folder / "clipped.onnx", "Clip(c, low, high)", denormal=True)
-    sample = {"x": rand(1, 4, 8, 8)}
-    for name, source, fmt in (
-        ("relu_fp8.onnx", model, "fp8_e4m3"),
-        ("clip_fp8.onnx", clipped, "fp8_e4m3"),
-        ("elsewhere_int8.onnx", model, "int8"),
-    ):
-        variant = case(source, [sample]).scaled(
-            recipe_for(fmt, weight_range=_RANGE.get(fmt, "auto"))
-        )
-        save(lower(variant.graph.prepared, variant.scaled.quantized), folder / name)
-    return run(
-        folder,
-        """
-[[cell]]
-engine = "onnxruntime"
-threads = 1
-[[variant]]
-name = "int8"
-format = "int8"
-[[variant]]
-name = "fp8"
-format = "fp8_e4m3"
-[[variant]]
-name = "fp8 behind Relu"
-source = "file"
-path = "relu_fp8.onnx"
-[[variant]]
-name = "fp8 behind Clip"
-source = "file"
-path = "clip_fp8.onnx"
-[[variant]]
-name = "int8 from elsewhere"
-source = "file"
-path = "elsewhere_int8.onnx"
-[policy]
-max_rel_l2 = 0.2
-""",
-        (1, 4, 8, 8),
-    )
-
-
-_RANGE: dict[str, Any] = {"int8": "reduced"}
-
-
-def test_row_25_garbage_is_void_with_the_reason(candidates: Study) -> None:
-    """Loaded without a word, and wrong: both errors are told, and there is no verdict."""
-    wrong = candidates.variants["fp8 behind Relu"]
-    assert wrong.check is not None
-    assert wrong.check.unoptimized_rel_l2 is not None
-    assert wrong.check.optimized_rel_l2 is not None
-    assert wrong.check.unoptimized_rel_l2 < 0.1
-    assert wrong.check.optimized_rel_l2 > 2 * wrong.check.unoptimized_rel_l2 + 0.01
-    found = candidates.summaries["fp8 behind Relu"].comparison
-    assert found is not None
-    assert found.verdict == "void"
-    assert "without optimization" in found.reason
-    assert candidates.record.derived.decision.variant != "fp8 behind Relu"
-
-
-def test_row_26_what_is_refused_is_recorded(candidates: Study) -> None:
-    refused = candidates.variants["fp8 behind Clip"]
-    assert refused.state == "failed"
-    assert "refused" in refused.reason
-    assert "onnxruntime" in refused.reason
-    # The product's own FP8 recipe does not depend on it: it is emulated.
-    assert candidates.variants["fp8"].state == "emulated"
-    assert candidates.variants["int8"].state == "measured"
-
-
-def test_row_21_a_quantized_model_is_a_variant(candidates: Study) -> None:
-    """Beside its float original, which is the baseline and the reference."""
-    found = candidates.variants["int8 from elsewhere"]
-    assert (found.source, found.state) == ("file", "measured")
-    summary = candidates.summaries["int8 from elsewhere"]
-    assert summary.rel_l2 is not None
-    assert 0 < summary.rel_l2 < 0.2
-    assert candidates.summaries["baseline"].rel_l2 is not None
-    assert (candidates.summaries["baseline"].rel_l2 or 0) < 1e-4
-
-
-def test_row_23_plan_bytes_are_those_of_the_plan(candidates: Study) -> None:
-    """The engine rewrites the model: the ratio is that of its files."""
-    base = candidates.variants["baseline"].plan
-    assert base is not None
-    for name, variant in candidates.variants.items():
-        if variant.plan is not None:
-            ratio = candidates.summaries[name].plan_bytes_ratio
-            assert ratio == pytest.approx(variant.plan.bytes / base.bytes, rel=1e-5)
-            assert variant.plan.layers != {}
-
-
-@pytest.mark.parametrize("engine", ["onnxruntime", "openvino", "mock"])
-@pytest.mark.parametrize("channels", [2, 64])
-def test_row_23_a_small_network_grows(tmp_path: Path, engine: str, channels: int) -> None:
-    """Its scales and nodes outweigh what its weights save; a larger one's do not."""
-    graph = f"g (float[N, {channels}] x) => (float[N, K] y) {{ a = MatMul(x, w) y = MatMul(a, w) }}"
-    weights = {"w": rand(channels, channels)}
-    path = write_model(tmp_path / "m.onnx", graph, weights)
-    subject = case(path, [{"x": rand(3, channels)}])
-    sizes = []
-    with Worker("size", tmp_path / "log", engine) as worker:
-        for name, model in (
-            ("fp32", subject.prepared.model),
-            ("int8", subject.lowered(recipe_for("int8", weights=PER_TENSOR))),
-        ):
-            save(model, tmp_path / f"{name}.onnx")
-            plan = tmp_path / name / "plan.bin"
-            built = build_plan(
-                worker, engine, tmp_path / f"{name}.onnx", name, "fp32", EngineOptions(1), plan
-            )
-            assert built["size_bytes"] == plan.stat().st_size
-            sizes.append(built["size_bytes"])
-    assert (sizes[1] > sizes[0]) == (channels == 2)
-
-
-def test_row_30_the_baseline_is_made_fair(candidates: Study) -> None:
-    """Denormal weights are zero in the baseline and in every variant; the plain one is shown."""
-    subject = candidates.record.facts.subject
-    assert subject.denormal_weights == 29
-    assert any("29 denormal weights" in note for note in candidates.record.facts.cells[0].notes)
-    plain = candidates.summaries["as given"].comparison
-    assert plain is not None
-    assert candidates.record.derived.decision.variant != "as given"
-
-
-def test_row_22_quality_and_time_are_of_one_plan(candidates: Study) -> None:
-    """One optimization level in the cell, and what is timed is the plan that was judged."""
-    cell = candidates.record.facts.cells[0]
-    assert cell.options["optimization"] == "all"
-    timed = {label for job in cell.jobs for label in job.labels}
-    for name, variant in candidates.variants.items():
-        if variant.state == "measured":
-            assert variant.plan is not None
-            assert name in timed
-            if name != "as given":
-                assert variant.quality is not None
-                assert variant.quality.evidence == "measured"
-
-
 def small_mock(folder: Path, graph: str, weights: dict[str, Array], **cell: Any) -> Study:
     write_model(folder / "model.onnx", graph, weights)
-    batch = cell.pop("batch", None)
+    batch, held_out = cell.pop("batch", None), cell.pop("held_out", 1.0)
     head = mock_cell(**cell) + (f"batch = {batch}\n" if batch else "")
-    return run(folder, f'{head}[[variant]]\nname = "int8"\nformat = "int8"\n', (1, 6))
+    text = f'{head}[[variant]]\nname = "int8"\nformat = "int8"\n'
+    return run(folder, text, (1, 6), held_out)
 
 
 PLAIN = "g (float[N, 6] x) => (float[N, 5] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
@@ -519,14 +271,34 @@ def test_row_11_quality_at_the_timed_shape(tmp_path: Path, mixes: bool) -> None:
     assert shapes["x"] == (4, 6)
 
 
-def test_row_32_without_a_metric_nothing_is_shipped(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """A variant that is faster, and no metric to judge it by."""
+    folder = tmp_path_factory.mktemp("fast")
+    return small_mock(folder, PLAIN, PLAIN_WEIGHTS, ratios={"int8": 0.5})
+
+
+def test_row_32_without_a_metric_nothing_is_shipped(fast: Study) -> None:
     """A mean cosine decides nothing: undecided, for want of the task's own metric."""
-    study = small_mock(tmp_path, PLAIN, PLAIN_WEIGHTS, ratios={"int8": 0.5})
-    assert study.record.derived.decision.kind == "undecided"
-    assert "no task metric" in study.record.derived.decision.sentence
-    cosine = study.variants["int8"].quality
-    assert cosine is not None
-    assert (cosine.outputs["y"].cosine or 0) > 0.99
+    assert fast.record.derived.decision.kind == "undecided"
+    assert "no task metric" in fast.record.derived.decision.sentence
+    quality = fast.variants["int8"].quality
+    assert quality is not None
+    assert (quality.outputs["y"].cosine or 0) > 0.99
+
+
+def test_row_31_scales_know_nothing_of_the_held_out_data(fast: Study, tmp_path: Path) -> None:
+    """Held-out samples that are ten times as large: the same scales, and the loss is seen."""
+    other = small_mock(tmp_path, PLAIN, PLAIN_WEIGHTS, held_out=10.0)
+    data = [s.record.facts.data for s in (fast, other)]
+    assert data[0].calibration.sha256 == data[1].calibration.sha256
+    assert data[0].holdout.sha256 != data[1].holdout.sha256
+    assert fast.variants["int8"].sites == other.variants["int8"].sites
+    assert len(fast.variants["int8"].sites) == 2
+    errors = [s.summaries["int8"].rel_l2 for s in (fast, other)]
+    assert errors[0] is not None
+    assert errors[1] is not None
+    assert errors[1] > 5 * errors[0]
 
 
 OVERLAP = """
@@ -586,24 +358,3 @@ def test_row_31_a_sample_in_both_splits_is_refused(
         return
     assert "held-out" in line
     assert pair in line
-
-
-def test_row_31_scales_know_nothing_of_the_held_out_data(tmp_path: Path) -> None:
-    """Other held-out samples, ten times as large: the same scales to the bit."""
-    found = []
-    for scale in (1, 10):
-        folder = tmp_path / str(scale)
-        folder.mkdir()
-        write_model(folder / "model.onnx", PLAIN, PLAIN_WEIGHTS)
-        text = INPUTS.replace("split, i))\n", "split, i))\n").replace(
-            ".astype(np.float32)", f".astype(np.float32) * np.float32({scale} if split else 1)"
-        )
-        (folder / "inputs.py").write_text(text.format(shape=(1, 6)))
-        model = onnx.load(folder / "model.onnx")
-        assert numpy_helper.to_array(model.graph.initializer[0]).shape == (6, 6)
-        namespace: dict[str, Any] = {}
-        exec((folder / "inputs.py").read_text(), namespace)
-        samples = [inputs for inputs, _ in namespace["calibration"](4, 0)]
-        variant = case(folder / "model.onnx", samples).scaled(recipe_for("int8"))
-        found.append([q.activation.scale for q in variant.scaled.quantized])  # type: ignore[union-attr]
-    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
