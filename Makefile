@@ -1,6 +1,7 @@
 # make study   answers the example's question: sets everything up and runs it
 # make test    sets everything up and passes the tests
 # make bench-timing MINUTES=60   proves the timing verdict on this machine; goes on where it stopped
+# make bench-calibration   what calibration costs, against quantize_static, in time and memory
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 60
 
-.PHONY: study test bench-timing lint clean
+.PHONY: study test bench-timing bench-calibration lint clean
 
 study: $(VENV)/example.stamp
 	$(BIN)/bitworth study examples/ocr/study.toml
@@ -18,6 +19,9 @@ test: $(VENV)/dev.stamp lint
 
 bench-timing: $(VENV)/example.stamp
 	$(BIN)/python -m benchmarks.timing --minutes $(MINUTES)
+
+bench-calibration: $(VENV)/example.stamp
+	$(BIN)/python -m benchmarks.calibration --docs docs/calibration.md
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,16 @@ _ANSWERS: dict[str, TypeAdapter[Any]] = {
 }
 
 
-@dataclass(frozen=True)
 class Stopped(Exception):
-    """A process was stopped, or ended without an answer.
+    """A process was stopped, or ended without an answer; the message says why.
 
     Attributes:
         held_bytes: the most that it was seen to hold.
-        reason: why there is no answer.
     """
 
-    held_bytes: int
-    reason: str
+    def __init__(self, held_bytes: int, reason: str) -> None:
+        super().__init__(reason)
+        self.held_bytes = held_bytes
 
 
 def run(job: Job, limit_bytes: int, limit_s: float) -> Any:
@@ -49,7 +47,8 @@ def run(job: Job, limit_bytes: int, limit_s: float) -> Any:
     with tempfile.TemporaryDirectory(dir=job.folder, prefix="job-") as folder:
         asked, answer = Path(folder) / "job.json", Path(folder) / "answer.json"
         asked.write_bytes(_JOB.dump_json(job))
-        command = [sys.executable, "-m", "benchmarks.calibration.processes", asked, answer]
+        module = "benchmarks.calibration.processes"
+        command = [sys.executable, "-m", module, str(asked), str(answer)]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": str(job.threads)}
         with (Path(folder) / "stderr").open("wb+") as told:
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=told)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import io
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,6 @@ def prepare(model: Path, opset: int, path: Path) -> Cost:
 
 def call(job: Job, pair: Pair, cache: Path | None = None) -> Call:
     """One call; what it raises is its result."""
-    logging.getLogger().setLevel(logging.ERROR)
-    with_threads(job.threads)
     baseline = resident_bytes()
     forget_peak()
     path = job.folder / "theirs.onnx"
@@ -72,7 +69,7 @@ def call(job: Job, pair: Pair, cache: Path | None = None) -> Call:
     reader = Reader(read_samples(job.samples, job.input, job.shape, job.count))
     clock = Stopwatch()
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with _quiet(), _threads(job.threads):
             quantize_static(job.prepared[pair.call.opset], path, reader, **asked)
     except Exception as error:  # each of its steps raises what it likes
         told = " ".join(str(error).split())[:100]
@@ -91,14 +88,31 @@ def calls(job: Job) -> tuple[Call, ...]:
     )
 
 
-@functools.cache
-def with_threads(threads: int) -> None:
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
     """Let sessions that quantize_static makes have so many threads: it has no option for it."""
     original = onnxruntime.SessionOptions
 
     def options() -> Any:
         made = original()
-        made.intra_op_num_threads = threads
+        made.intra_op_num_threads = number
         return made
 
     onnxruntime.SessionOptions = options
+    try:
+        yield
+    finally:
+        onnxruntime.SessionOptions = original
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what it prints and logs about every call."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        root.setLevel(level)

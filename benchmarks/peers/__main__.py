@@ -131,7 +131,10 @@ def main() -> None:
     for name in options.models:
         write(RESULTS / f"{name}.json", one(work, name, versions))
         print(f"{name}: compared", flush=True)
-    every = [read(RESULTS / f"{name}.json") for name in MODELS]
+    made = [RESULTS / f"{name}.json" for name in MODELS]
+    if not all(path.exists() for path in made):
+        return  # the document is about all four
+    every = [read(path) for path in made]
     DOCUMENT.write_text(insert(DOCUMENT.read_text(), every))
 
 

@@ -25,7 +25,8 @@ BEYOND = (1.0001, 1.03125, 1.0625, 1.125, 1.25, 1.5, 2.0, 1e6)
 
 def decoded(dtype: torch.dtype) -> np.ndarray:
     codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
-    return codes.view(dtype).to(torch.float32).numpy()
+    numbers: np.ndarray = codes.view(dtype).to(torch.float32).numpy()
+    return numbers
 
 
 def inputs(values: np.ndarray) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""Writes decoder.onnx from trained weights: python make_model.py weights.npz decoder.onnx
+"""Writes decoder.onnx from trained weights.
+
+    python -m examples.decoder.make_model weights.npz examples/decoder/decoder.onnx
 
 Weights are stored in float16 behind a Cast, which halves the file; preparation folds the Cast.
 """
@@ -11,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
-from model import CONTEXT, Decoder
 from onnx import TensorProto, helper, numpy_helper
+
+from examples.decoder.model import CONTEXT, Decoder
 
 SMALL = 1024
 
@@ -36,9 +39,20 @@ def main(weights: Path, output: Path) -> None:
     assert program is not None
     proto = program.model_proto
     stored_as_half(proto)
+    without_notes(proto)
     onnx.checker.check_model(proto)
     onnx.save(proto, output)
     compare(model, output)
+
+
+def without_notes(proto: onnx.ModelProto) -> None:
+    """Keep of the exporter's notes the modules: the rest holds paths of the machine."""
+    for node in proto.graph.node:
+        kept = [p for p in node.metadata_props if p.key == "pkg.torch.onnx.name_scopes"]
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept)
+    for holder in (proto, proto.graph, *proto.graph.value_info, *proto.graph.input):
+        del holder.metadata_props[:]
 
 
 def stored_as_half(proto: onnx.ModelProto) -> None:

@@ -10,7 +10,7 @@ WIDTH, BLOCKS, HEADS, INNER, CONTEXT = 256, 3, 8, 512, 256
 DROPOUT = 0.2
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(nn.Module):  # type: ignore[misc]
     """Root mean square normalization over the last dimension."""
 
     def __init__(self, width: int) -> None:
@@ -22,7 +22,7 @@ class RMSNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """Causal attention, then a gated feed-forward network."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Block(nn.Module):
         return x + dropout(y, DROPOUT, self.training)
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module):  # type: ignore[misc]
     """Bytes to the logits of each next byte."""
 
     def __init__(self) -> None:

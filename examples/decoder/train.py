@@ -1,4 +1,6 @@
-"""Trains the decoder on text/train.txt, about ten seconds on a GPU: python train.py weights.npz
+"""Trains the decoder on text/train.txt, ten seconds on a GPU.
+
+    python -m examples.decoder.train weights.npz
 
 What it gives depends on the machine and its libraries; decoder.onnx holds the weights of one run.
 """
@@ -11,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from model import CONTEXT, Decoder
 from torch.nn.functional import cross_entropy
+
+from examples.decoder.model import CONTEXT, Decoder
 
 TEXT = Path(__file__).parent / "text"
 STEPS, BATCH, RATE, WARM_UP = 600, 64, 2e-3, 50

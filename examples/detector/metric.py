@@ -48,7 +48,7 @@ def make_metric(
 
     def score(outputs: Mapping[str, NDArray[Any]], target: Mapping[str, Any]) -> Score:
         found = _only_map(outputs)
-        lines = [tuple(map(float, box)) for box in target["boxes"]]
+        lines = [(float(a), float(b), float(c), float(d)) for a, b, c, d in target["boxes"]]
         shares = intersection_over_union(boxes(found), lines)
         best = shares.max(axis=0, initial=0.0)
         missed, count = float(np.count_nonzero(best < MATCH)), float(len(lines))

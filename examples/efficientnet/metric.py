@@ -53,4 +53,5 @@ def _only_image(outputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     if [(len(shape), shape[:1]) for shape in shapes.values()] != [(2, [1])]:
         raise ValueError(f"expected one output of shape [1, classes], got {shapes}")
     (batch,) = outputs.values()
-    return batch[0].astype(np.float64)
+    image: NDArray[np.float64] = batch[0].astype(np.float64)
+    return image

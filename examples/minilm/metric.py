@@ -50,7 +50,8 @@ def nearest(embeddings: NDArray[Any]) -> NDArray[np.intp]:
     exact = embeddings.astype(np.float64)
     alike = exact @ exact.T
     np.fill_diagonal(alike, -np.inf)
-    return alike.argmax(axis=1)
+    places: NDArray[np.intp] = alike.argmax(axis=1)
+    return places
 
 
 def _only_group(outputs: Mapping[str, NDArray[Any]], sentences: int) -> NDArray[Any]:

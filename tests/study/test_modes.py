@@ -25,11 +25,11 @@ from bitworth.record.store import read_record
 from bitworth.record.tables import cell_title
 from bitworth.study import cell_run
 from bitworth.study.config import read_study_file
-from bitworth.study.sections import CellConfig
 from bitworth.study.outputs import OutputPaths
 from bitworth.study.progress import Reporter
 from bitworth.study.request import StudyRequest
 from bitworth.study.run import run_study
+from bitworth.study.sections import CellConfig
 from bitworth.study.timed_input import batch_samples, check_batches, timed_input
 from bitworth.subject.onnx_model import InputSpec
 from bitworth.verdict import rounds_in_session

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from bitworth.calibration.bias_steps import with_room_for_bias
 from bitworth.calibration.scales import UnusableScaleError, activation_scale, smallest_scale
 from bitworth.calibration.statistics import RangeStatistics
 from bitworth.calibration.weight_scales import weight_amax, weight_scale
@@ -131,10 +132,13 @@ def _quantized(
     output_scale = values.scale(output, site, quantize) if output is not None else None
     if isinstance(output_scale, DynamicScale):
         raise ValueError(f"site '{site.id}': an output has a static scale or none")
+    activation = values.scale(site.activation, site, quantize)
+    if weight is not None:
+        weight = with_room_for_bias(model, site, weight, activation)
     entry = QuantizedSite(
         site=site,
         weight=weight,
-        activation=values.scale(site.activation, site, quantize),
+        activation=activation,
         output_value=output,
         output=output_scale,
         second=values.scale(site.second, site, quantize) if site.second else None,

@@ -169,6 +169,10 @@ def _open_graph(model: ir.Model, fed: Mapping[str, Any]) -> ir.Model:
         value.dtype = tensor.dtype
         if name not in present:  # before IR version 4 initializers are inputs as well
             copy.graph.inputs.append(value)
+    for value in copy.graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            # Too small to be fed, and a model that is given as bytes has no folder to look into.
+            value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
     return copy
 
 

@@ -144,6 +144,8 @@ def _weave_activations(
     def insert(value: ir.Value, scale: ActivationScale, site: Site) -> ir.Value:
         # Without shape inference a type can be unknown; it is the one that the site works in.
         value.type = value.type or ir.TensorType(FLOAT_TYPES[site.dtype])
+        if value.shape is None and site.op_type in ("Conv", "ConvTranspose"):
+            value.shape = ir.Shape([None] * len(site.weight_shape))
         new = weaver.activation(scope, value, scale, str(value.name))
         _insert_behind(scope, value, new)
         woven[new[-1].outputs[0]] = scale

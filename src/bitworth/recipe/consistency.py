@@ -67,6 +67,8 @@ def fault(quantize: Quantize) -> str | None:
                 f"{name} takes the scales of activation blocks at run time; set activations = "
                 '"dynamic" or "none"'
             )
+    if entry.scheme == "dynamic" and name == "int8" and isinstance(entry.weights, PerBlock):
+        return "int8 activations at run time need weights with one scale or one a channel"
     if entry.scheme == "dynamic" and name not in _DYNAMIC:
         return f"no engine quantizes activations to {name} at run time; use static scales"
     return _calibration_fault(entry) or _int8_fault(entry)

@@ -177,11 +177,16 @@ def resolve(quantize: Quantize, preferred: Preference, site: Site | None = None)
         quantize,
         sign=sign,
         zero_point=zero_point,
-        weight_range=(
-            preferred.weight_range if quantize.weight_range == "auto" else quantize.weight_range
-        ),
+        weight_range=_weight_range(quantize, preferred),
         placement=placement,
         fused=fused if quantize.fused is None else quantize.fused,
         shared=preferred.shared if quantize.shared is None else quantize.shared,
         residual=preferred.residual if quantize.residual is None else quantize.residual,
     )
+
+
+def _weight_range(quantize: Quantize, preferred: Preference) -> WeightRange:
+    if quantize.weight_range != "auto":
+        return quantize.weight_range
+    # Where activations stay in float no 8-bit products are summed, and nothing saturates.
+    return "full" if quantize.scheme == "weight_only" else preferred.weight_range

@@ -25,6 +25,7 @@ from bitworth.record.schema import (
     Facts,
     GroupBound,
     QualityFacts,
+    UncoveredTime,
     VariantFacts,
     VariantSummary,
 )
@@ -152,6 +153,7 @@ def _cell(facts: Facts, cell: CellFacts, rules: TimingRules) -> CellDerived:
         variants=base + rows,
         profile_coverage=coverage,
         bounds=bounds,
+        uncovered=_uncovered(facts, cell),
         decision=decision,
         latency=latencies(cell, verdicts),
         cycles=cycle_ratios(cell, rules),
@@ -253,6 +255,17 @@ def _best_free_win(cell: CellFacts, decision: Decision) -> str | None:
     passing = [c for c in decision.candidates if c.state == "pass" and c.name in cell.free_wins]
     best = max(passing, key=lambda c: c.criteria[0].low or 0.0, default=None)
     return None if best is None else best.name
+
+
+def _uncovered(facts: Facts, cell: CellFacts) -> tuple[UncoveredTime, ...]:
+    """What no recipe covers, with its time in the baseline's own profile."""
+    total = sum(layer.time_ns for layer in cell.profile)
+    found = []
+    for node, what in facts.subject.uncovered:
+        times = [m.time_ns for m in cell.profile if m.name == node and not m.sites]
+        share = sig6(sum(times) / total) if times and total > 0 else None
+        found.append(UncoveredTime(node=node, what=what, share_of_profile=share))
+    return tuple(found)
 
 
 def _bounds(cell: CellFacts) -> tuple[float | None, tuple[GroupBound, ...]]:

@@ -330,6 +330,15 @@ class Latency(Part):
     throughput: Throughput | None = Field(description="of the throughput mode, which has no others")
 
 
+class UncoveredTime(Part):
+    """A node that no recipe covers, and the share of all profiled time that it takes."""
+
+    node: str
+    what: str = Field(description="operator and reason")
+    evidence: Literal["derived"] = "derived"
+    share_of_profile: float | None = Field(description="None: the profile has no such layer")
+
+
 class CellDerived(Part):
     """What follows from one cell's facts."""
 
@@ -338,6 +347,7 @@ class CellDerived(Part):
     variants: tuple[VariantSummary, ...]
     profile_coverage: float | None
     bounds: tuple[GroupBound, ...]
+    uncovered: tuple[UncoveredTime, ...] = ()
     decision: Decision
     cycles: tuple[CycleRatio, ...] = Field(
         default=(), description="comparisons in clock cycles, where the clocks differ"

@@ -11,6 +11,7 @@ from bitworth.record.tables import (
     bound_table,
     cell_title,
     decision_lines,
+    uncovered_table,
     verdict_table,
 )
 from bitworth.record.tables_checks import check_table
@@ -84,7 +85,11 @@ def sections(record: Record) -> tuple[Section, ...]:
         ),
         Section("Checks", (), _by_cell(record, check_table, keep_notes=True)),
         Section("Recipes", (), _by_cell(record, recipe_table), _by_cell(record, site_table)),
-        Section("What could be gained at most", (), _by_cell(record, bound_table)),
+        Section(
+            "What could be gained at most",
+            (),
+            (*_by_cell(record, bound_table), *_by_cell(record, uncovered_table)),
+        ),
         Section("Environment", (), (environment_table(record),), _by_cell(record, engine_table)),
         Section("Not run", (), _filled(not_run_table(record))),
         Section("Look again when", (), _filled(revisit_table(record))),

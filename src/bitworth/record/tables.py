@@ -96,6 +96,21 @@ def bound_table(record: Record, i: int) -> Table:
     return Table(cell_title(record, i), columns(*titles), rows, tuple(notes))
 
 
+def uncovered_table(record: Record, i: int) -> Table:
+    """What no recipe of cell ``i`` covers, and how much of the time it takes."""
+    path = ("derived", "cells", i, "uncovered")
+    rows = tuple(
+        tuple(
+            at(record, *path, k, field)
+            for field in ("node", "what", "share_of_profile", "evidence")
+        )
+        for k in range(len(record.derived.cells[i].uncovered))
+    )
+    titles = ("node", "left out", ">share of profiled time", "evidence")
+    title = line("What no recipe covers: ", cell_title(record, i))
+    return Table(title, columns(*titles), rows)
+
+
 def _verdict_columns(record: Record, metrics: Sequence[str], rival: bool) -> tuple[Column, ...]:
     def column(title: str | Cell, block: str, numeric: bool = True) -> Column:
         return Column(line(title), numeric, block)

@@ -13,6 +13,7 @@ from bitworth.measurement.profile import MappedLayer, restored, site_times, stor
 from bitworth.measurement.tail import samples_needed
 from bitworth.measurement.timing import TimedPlan, TimingTarget
 from bitworth.measurement.workers import WorkerFailed
+from bitworth.recipe.consistency import engine_hint
 from bitworth.recipe.rules import Preference, preference
 from bitworth.record.derive import BASELINE
 from bitworth.record.schema import CellFacts, LayerFact, TimingJob, VariantFacts
@@ -240,7 +241,7 @@ class CellRun:
     def _timed_plan(self, variant: VariantFacts) -> TimedPlan:
         assert self.engine is not None
         assert variant.plan is not None
-        precision = variant.recipe.base if variant.recipe is not None else "fp32"
+        precision = engine_hint(variant.recipe.base) if variant.recipe is not None else "fp32"
         path = self.engine.plan_path(self.study, variant.name)
         return TimedPlan(variant.name, path, precision, variant.plan.sha256)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from bitworth.calibration import weight_scale
+from bitworth.calibration.bias_steps import with_room_for_bias
 from bitworth.lowering.scaling import (
     ActivationScale,
     DynamicScale,
@@ -89,7 +90,10 @@ def _weight(prepared: PreparedModel, site: Site, fact: QuantizedSiteFact) -> Ten
         zero_point="symmetric",
         weight_range="reduced" if fact.weight_limit else "full",
     )
-    return weight_scale(tensor.numpy(), site, entry)
+    scale, activation = weight_scale(tensor.numpy(), site, entry), _scale(fact.activation)
+    if activation is None:
+        return scale
+    return with_room_for_bias(prepared.model, site, scale, activation)
 
 
 def _scale_fact(scale: ActivationScale | None) -> ScaleFact | None:

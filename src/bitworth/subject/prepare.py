@@ -13,7 +13,13 @@ import onnx_ir.passes.common as passes
 from bitworth.errors import UserError
 from bitworth.subject.folding import fold
 from bitworth.subject.fusing import fuse
-from bitworth.subject.onnx_model import InputSpec, OnnxModel, has_quantized_ops, input_specs
+from bitworth.subject.onnx_model import (
+    InputSpec,
+    OnnxModel,
+    all_nodes,
+    has_quantized_ops,
+    input_specs,
+)
 from bitworth.subject.opset import raise_opset
 from bitworth.subject.tensors import static_shape, tensor_sha256
 
@@ -55,7 +61,9 @@ def prepare(model: OnnxModel, opset: int) -> PreparedModel:
         UserError: the opset cannot be raised, or the result is not valid ONNX.
     """
     where = str(model.path)
-    graph_model = raise_opset(model.model.clone(), opset, where)
+    graph_model = model.model.clone()
+    _read_inner_data(graph_model)
+    graph_model = raise_opset(graph_model, opset, where)
     passes.InlinePass()(graph_model)
     _name_nodes(graph_model)
     fold(graph_model)
@@ -214,6 +222,23 @@ def graph_sha256(model: ir.Model) -> str:
         if value.const_value is not None:
             digest.update(tensor_sha256(value.const_value).encode())
     return digest.hexdigest()
+
+
+def _read_inner_data(model: ir.Model) -> None:
+    """Read what Constant nodes and the bodies of If, Loop and Scan keep in other files.
+
+    Weights of the main graph stay on disk. The rest is part of every message that a converter, the
+    checker or onnxruntime is given, and a message knows no folder.
+    """
+    for node in all_nodes(model):
+        for name, attribute in tuple(node.attributes.items()):
+            if isinstance(attribute.value, ir.ExternalTensor):
+                node.attributes[name] = ir.AttrTensor(name, ir.tensor(attribute.value.numpy()))
+    for graph in model.graphs():
+        if graph is not model.graph:
+            for value in graph.initializers.values():
+                if isinstance(value.const_value, ir.ExternalTensor):
+                    value.const_value = ir.tensor(value.const_value.numpy(), name=value.name)
 
 
 def _tidy(model: ir.Model) -> None:
