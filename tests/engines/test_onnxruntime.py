@@ -261,7 +261,7 @@ def test_the_probe() -> None:
     info = ENGINE.probe()
     assert info.version == ort.__version__
     assert info.formats["fp32"].state == "native"
-    assert info.formats["bf16"].state == "absent"
+    assert info.formats["bf16"].state == "emulated"
     assert "bf16" in info.formats["bf16"].reason
     assert info.formats["fp8_e4m3"].state == "emulated"
     assert info.device

@@ -66,7 +66,7 @@ SPEC = "METRICS = {'a': {'kind': 'mean', 'better': 'lower'}}\n"
         (SPEC + "def make_metric(m):\n    pass\n", "make_metric.metadata. returns no function"),
         (
             SPEC.replace("mean", "average") + "def make_metric(m):\n    return len\n",
-            r"METRICS\['a'\]: kind is binary, mean or ratio",
+            r"METRICS\['a'\]: kind is one of binary, mean, ratio",
         ),
         (SPEC.replace("lower", "less") + "def make_metric(m):\n    return len\n", "lower"),
     ],
