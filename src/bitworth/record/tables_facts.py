@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from bitworth.recipe.consistency import needs_ranges
 from bitworth.recipe.granularity import PerBlock
-from bitworth.recipe.recipe import Quantize
+from bitworth.recipe.recipe import Quantize, Recipe
 from bitworth.record.cells import NONE, Cell, Path, Table, at, columns, joined, key, line
 from bitworth.record.schema import Record
 from bitworth.record.tables import cell_title
@@ -232,7 +232,7 @@ def _recipe_rows(record: Record, i: int, j: int) -> list[tuple[Cell, ...]]:
     if variant.recipe is None:
         source = line("file ", at(record, *path, "file")) if variant.file else line("file")
         return [(name, source, *[NONE] * 10)]
-    base = at(record, *path, "recipe", "base")
+    base = _base(record, (*path, "recipe"), variant.recipe)
     if not variant.recipe.quantize:
         return [(name, base, *[NONE] * 10)]
     counts = (at(record, *path, "sites"), at(record, *path, "dead"), at(record, *path, "left_out"))
@@ -243,6 +243,18 @@ def _recipe_rows(record: Record, i: int, j: int) -> list[tuple[Cell, ...]]:
         sites = counts if k == 0 else (line("(above)"), line("(above)"), line("(above)"))
         rows.append((name, base, *_entry(record, here, entry), *sites))
     return rows
+
+
+def _base(record: Record, path: Path, recipe: Recipe) -> Cell:
+    """The base precision, what stays out of it, and in which type sites compute if not in it."""
+    base = at(record, *path, "base")
+    if recipe.keep_fp32:
+        kept = [at(record, *path, "keep_fp32", k) for k in range(len(recipe.keep_fp32))]
+        base = line(base, " but for ", joined(", ", kept))
+    for k, entry in enumerate(recipe.quantize[:1]):
+        if entry.dequantize not in ("base", recipe.base):
+            base = line(base, ", sites in ", at(record, *path, "quantize", k, "dequantize"))
+    return base
 
 
 def _entry(record: Record, path: Path, entry: Quantize) -> tuple[Cell, ...]:
