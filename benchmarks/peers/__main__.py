@@ -15,11 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.peers import environments
-from benchmarks.peers.compare import Files, Subject, compare
+from benchmarks.peers.compare import compare
 from benchmarks.peers.errors import error
 from benchmarks.peers.forms import FORMS, MODELS
 from benchmarks.peers.report import DOCUMENT, insert
 from benchmarks.peers.results import RESULTS, Comparison, read, write
+from benchmarks.peers.subject import Files, Subject
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

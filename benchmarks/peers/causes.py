@@ -26,14 +26,22 @@ LAST_DIGITS = 1e-4
 INT32 = 2.0**31 - 1
 INT32_MARGIN = 1.0001
 INT32_BIAS = (
-    "int32 bias: the peer raises the weight's scale where its bias would overflow int32; Bitworth "
-    "leaves biases in float"
+    "int32 bias: where a channel's bias would overflow int32 both sides raise the weight's scale, "
+    "the peer to the edge of the range, Bitworth to half of it"
+)
+ROOM = (
+    "int32 bias: Bitworth raises the scale of a channel whose bias onnxruntime would let overflow "
+    "int32; the peer leaves it"
 )
 #: Where a scale of fp32 becomes denormal.
 SMALLEST = float(np.finfo(np.float32).smallest_normal)
 TINY = (
     "next to nothing: of a channel whose scale would underflow the peer makes zeros by a scale of "
     "1, Bitworth keeps it under the smallest scale there is"
+)
+ZEROS = (
+    "zeros: the scale of a channel of zeros is 1 for the peer; Bitworth takes the one at which the "
+    "channel's bias is finest as int32"
 )
 UNFOLDED = "unfolded: the peer quantizes the weight before the normalization behind it is folded in"
 ONE_SCALE = "one scale for the weight: the peer has none per channel here"
@@ -82,6 +90,10 @@ def _fp8_deviation(facts: Facts) -> float | None:
 def _e4m3_deviation() -> float:
     codes = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
     return float(np.std(codes[np.isfinite(codes)]))
+
+
+#: A deviation that is read off a histogram is uncertain by half a bin; that of the peer's method.
+DEVIATION_BINS = 2048
 
 
 #: Standard deviation of E4M3's own 254 finite values: what onnxruntime divides a tensor's by.
@@ -154,7 +166,7 @@ def of_scales(
     rule = RULES[their_rule]
     apart = relative(ours, theirs)
     mine = rule(facts[tensor])
-    follows = mine is not None and relative(mine, theirs) <= LAST_DIGITS
+    follows = mine is not None and relative(mine, theirs) <= _certain(facts[tensor], their_rule)
     if follows and their_rule in DIFFERS_BY_RULE:
         return Cause(DIFFERS_BY_RULE[their_rule])
     if follows and apart <= LAST_DIGITS:
@@ -177,12 +189,22 @@ def of_scales(
     return Cause(UNKNOWN)
 
 
+def _certain(facts: Facts, rule: str) -> float:
+    """How near a rule comes to a scale that follows from it."""
+    if rule != "fp8 deviation" or not facts.deviation:
+        return LAST_DIGITS
+    # Values next to an edge fall on either side of it by their last digits.
+    return max(LAST_DIGITS, max(-facts.low, facts.high) / DEVIATION_BINS / facts.deviation)
+
+
 @dataclass(frozen=True)
 class Weight:
     """What a weight's scales may follow from.
 
     Attributes:
         facts: extremes over all channels, and the standard deviation.
+        plain: scale of each channel, or of all, from its largest magnitude alone; 1 of zeros.
+        dead: which are zeros.
         unfolded: amax / 127 of each channel before normalizations are folded in; None where the
             given model has no such weight.
         bias: of the same operation, if it has one.
@@ -190,6 +212,8 @@ class Weight:
     """
 
     facts: Facts
+    plain: NDArray[np.float64]
+    dead: NDArray[np.bool_]
     unfolded: NDArray[np.float64] | None = None
     bias: NDArray[np.float32] | None = None
     input_scale: float | None = None
@@ -207,10 +231,45 @@ def of_weights(
     """
     for text, wanted in _weight_rules(ours, weight, rule):
         if wanted.shape == theirs.shape:
-            off = float(np.max(np.abs(wanted - theirs) / np.maximum(wanted, theirs)))
+            off = float(np.max(_off(wanted, theirs)))
             if off <= LAST_DIGITS:
                 return Cause(text), off
-    return Cause(UNKNOWN), None
+    if weight.plain.shape != theirs.shape:
+        return Cause(UNKNOWN), None
+    # Each channel by the first rule that gives its scale; none may be left.
+    left, texts, worst = np.ones(theirs.shape, np.bool_), [], 0.0
+    for text, wanted in _channel_rules(weight, rule):
+        off_by = _off(wanted, theirs)
+        fits = left & (off_by <= LAST_DIGITS)
+        differs = fits & (_off(ours, theirs) > EQUAL)
+        if differs.any():
+            texts.append(text)
+        worst = max(worst, float(off_by[fits].max(initial=0.0)))
+        left &= ~fits
+    return (Cause(UNKNOWN), None) if left.any() else (Cause("; ".join(texts)), worst)
+
+
+def _off(wanted: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.abs(wanted - theirs) / np.maximum(wanted, theirs))
+
+
+def _channel_rules(weight: Weight, rule: str) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """What a peer's scale of a channel may be; NaN where a rule says nothing of it."""
+    inverted = rule == "fp8 inverted"
+    one = np.full(weight.plain.shape, 448.0 / 127.0 if inverted else 1.0)
+    yield ZEROS, np.where(weight.dead, one, np.nan)
+    yield TINY, np.where(~weight.dead & (weight.plain <= SMALLEST), one, np.nan)
+    if inverted:
+        yield DIFFERS_BY_RULE[rule], weight.plain * (448.0 / 127.0) ** 2
+        return
+    yield ROOM, weight.plain
+    if weight.bias is not None and weight.input_scale is not None:
+        magnitude = np.abs(weight.bias.astype(np.float64))
+        floor = INT32_MARGIN * magnitude / INT32 / weight.input_scale
+        if weight.plain.size == 1:
+            floor = floor.max(keepdims=True)
+        if floor.shape == weight.plain.shape:
+            yield INT32_BIAS, np.maximum(weight.plain, floor)
 
 
 def _weight_rules(
@@ -228,16 +287,8 @@ def _weight_rules(
         return
     yield ONE_SCALE, np.array([_symmetric(weight.facts)])
     yield SAME_RULE, ours
-    yield TINY, np.where(ours <= SMALLEST, 1.0, ours)
     if weight.unfolded is not None:
         yield UNFOLDED, weight.unfolded
-    if weight.bias is not None and weight.input_scale is not None:
-        magnitude = np.abs(weight.bias.astype(np.float64))
-        floor = INT32_MARGIN * magnitude / INT32 / weight.input_scale
-        if ours.size == 1:
-            floor = floor.max(keepdims=True)
-        if floor.shape == ours.shape:
-            yield INT32_BIAS, np.maximum(ours, floor)
 
 
 def of_theirs_alone(role: Role) -> Cause:

@@ -2,133 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
 from benchmarks.peers import causes, histograms, kept
 from benchmarks.peers import float_values as floats
 from benchmarks.peers import ours as bitworth
-from benchmarks.peers.errors import DECISIONS, Outputs, error, exchanged, outputs
+from benchmarks.peers.errors import DECISIONS, error, exchanged
 from benchmarks.peers.forms import FORMS, Form
 from benchmarks.peers.qdq import Quantized, quantized_tensors
 from benchmarks.peers.results import Comparison, Error, Facts, Row, Run
-from benchmarks.peers.roles import Roles
-from bitworth.calibration import RangeStatistics, cache
-from bitworth.subject.onnx_model import load
-from bitworth.subject.prepare import graph_sha256
-from bitworth.subject.saving import save
+from benchmarks.peers.subject import Subject
+from bitworth.calibration import RangeStatistics, weight_scale
+from bitworth.lowering.scaling import TensorScale
 
-#: What onnxruntime appends to the name of a weight that it quantizes.
-_QUANTIZED = "_quantized"
-
-
-@dataclass(frozen=True)
-class Files:
-    """Where things lie.
-
-    Attributes:
-        model: the float model.
-        data: its samples, see data.py.
-        written: by form name, the model that the peer wrote; none where it failed.
-        failures: by form name, the peer's last word where it failed.
-        work: a folder for what is made on the way.
-    """
-
-    model: Path
-    data: Path
-    written: Mapping[str, Path]
-    failures: Mapping[str, str]
-    work: Path
-
-
-class Subject:
-    """One model with all that its runs share."""
-
-    def __init__(self, name: str, files: Files) -> None:
-        self.name = name
-        self.files = files
-        with np.load(files.data) as arrays:
-            self.data = {key: arrays[key] for key in arrays.files}
-        self.calibration = self._split("calibration")
-        self.holdout = self._split("holdout")
-        self.ours = bitworth.prepare_model(files.model)
-        self.prepared = files.work / f"{name}.prepared.onnx"
-        save(self.ours.prepared.model, self.prepared)
-        first = next(floats.rows(self.calibration))
-        given = floats.fingerprints(files.model, first)
-        known = floats.fingerprints(self.prepared, first)
-        self._same = floats.same_values(given, known)
-        self._taken = set(known)
-        self.roles = Roles(self.ours, load(files.model).model)
-        self._given_weights = {
-            tensor.name: numpy_helper.to_array(tensor)
-            for tensor in onnx.load(files.model).graph.initializer
-        }
-        self.sha256 = hashlib.sha256(files.model.read_bytes()).hexdigest()
-        self.data_sha256 = _sha256(self.data)
-        self.reference = self.outputs(files.model)
-
-    def _split(self, split: str) -> dict[str, NDArray[np.generic]]:
-        return {
-            key.removeprefix(f"{split}/"): array
-            for key, array in self.data.items()
-            if key.startswith(f"{split}/")
-        }
-
-    def outputs(self, model: Path | onnx.ModelProto) -> Outputs:
-        """The model's outputs on the held-out samples; kept."""
-        content = model.read_bytes() if isinstance(model, Path) else _bytes(model)
-        name = kept.key("outputs", content, self.data_sha256)
-        return kept.array(self.files.work, name, lambda: outputs(model, self.holdout))
-
-    def statistics(self, more: Sequence[str]) -> Mapping[str, RangeStatistics]:
-        """What Bitworth's calibration observes; kept."""
-        graph = graph_sha256(self.ours.prepared.model)
-        name = kept.key("statistics", self.data_sha256, graph, more)
-        path = self.files.work / f"{name}.npz"
-        found = cache.load(path, name)
-        if found is None:
-            found = bitworth.statistics(self.ours, self.calibration, more)
-            cache.save(path, found, name)
-        return found.statistics
-
-    def canonical(self, given: str) -> str:
-        """What a value of the given graph is called here: as in the prepared graph, if it is."""
-        if given in self._same:
-            return self._same[given]
-        return f"{given} (before folding)" if given in self._taken else given
-
-    def is_prepared(self, name: str) -> bool:
-        """Whether the prepared graph has the value."""
-        return name in self._taken
-
-    def unfolded(self, site: str) -> NDArray[np.float64] | None:
-        """amax / 127 of each channel of a site's weight as the given model has it."""
-        found = next(s for s in self.ours.sites if s.id == site)
-        array = self._given_weights.get(found.weight)
-        if array is None or array.shape != found.weight_shape:
-            return None
-        others = tuple(i for i in range(array.ndim) if i != found.weight_axis)
-        return np.asarray(np.abs(array.astype(np.float64)).max(axis=others) / 127, np.float64)
-
-    def site_of(self, weight: Quantized) -> str | None:
-        """The id of the site whose weight a peer quantizes, if it is one's."""
-        plain = weight.name.removesuffix(_QUANTIZED)
-        for site in self.ours.sites:
-            if plain in (site.weight, site.id):
-                return site.id
-        written = {self.canonical(value) for _, value in weight.uses}
-        for site in self.ours.sites:
-            if site.output in written:
-                return site.id
-        return None
+#: A scale that is changed by so little is as good, and other values are rounded the other way.
+NUDGES = (0.97, 0.99, 1.0, 1.01, 1.03)
 
 
 def compare(subject: Subject, versions: dict[str, dict[str, str]]) -> Comparison:
@@ -203,6 +98,9 @@ def _run(
     if sites < {site.id for site in subject.ours.sites}:
         bitworth.quantize(subject.ours, form.recipe, statistics, fewer, sites)
         run = replace(run, ours_their_sites=_error(subject, fewer))
+        only = bitworth.inputs_only(form.recipe)
+        bitworth.quantize(subject.ours, only, statistics, fewer, sites)
+        run = replace(run, ours_their_inputs=_error(subject, fewer))
     equal, rows = _activations(subject, form, mine, theirs, facts, related)
     equal_weights, weight_rows = _weights(subject, form, mine, theirs, weights, left_out)
     return replace(
@@ -213,7 +111,29 @@ def _run(
         theirs=_error(subject, written),
         ours_inputs_only=_error(subject, inputs),
         exchanged=_error(subject, swapped),
+        nudged=_nudged(subject, written, theirs),
     )
+
+
+def _nudged(
+    subject: Subject, written: onnx.ModelProto, theirs: Sequence[Quantized]
+) -> tuple[float, float]:
+    """The smallest and the largest error of the peer's model under its own scales, nudged."""
+    own = {
+        q.name: TensorScale("int8", q.scale.astype(np.float32), int(q.zero_point[0]))
+        for q in theirs
+        if q.kind == "activation" and q.scale.size == 1
+    }
+    found = [
+        _error(
+            subject,
+            exchanged(
+                written, {n: replace(s, scale=s.scale * np.float32(factor)) for n, s in own.items()}
+            ),
+        ).relative_l2
+        for factor in NUDGES
+    ]
+    return min(found), max(found)
 
 
 def _error(subject: Subject, model: Path | onnx.ModelProto) -> Error:
@@ -224,10 +144,6 @@ def _named(theirs: Mapping[str, Sequence[Quantized]]) -> list[tuple[str, list[st
     return [
         (form, [q.name for q in found if q.kind == "activation"]) for form, found in theirs.items()
     ]
-
-
-def _bytes(model: onnx.ModelProto) -> bytes:
-    return bytes(model.SerializeToString(deterministic=True))
 
 
 def _activations(
@@ -302,6 +218,7 @@ def _weights(
                 continue
             weight = causes.Weight(
                 facts=weights[name],
+                **_plain(subject, name, form),
                 unfolded=subject.unfolded(name),
                 bias=biases.get(name),
                 input_scale=activations.get(inputs[name]),
@@ -328,6 +245,19 @@ def _weights(
             )
         )
     return equal, rows
+
+
+def _plain(subject: Subject, name: str, form: Form) -> dict[str, NDArray[Any]]:
+    """Scales of a site's weight from its magnitudes alone, and which of its channels are zeros."""
+    site = next(s for s in subject.ours.sites if s.id == name)
+    array = subject.weight(name)
+    made = weight_scale(array, site, form.recipe)
+    others = tuple(i for i in range(array.ndim) if i != made.axis)
+    dead = ~array.any(axis=None if made.axis is None else others)
+    return {
+        "plain": np.atleast_1d(made.scale).astype(np.float64),
+        "dead": np.atleast_1d(np.asarray(dead)),
+    }
 
 
 def _facts(
@@ -369,9 +299,7 @@ def _facts(
 def _weight_facts(subject: Subject) -> dict[str, Facts]:
     found = {}
     for site in subject.ours.sites:
-        value = subject.ours.prepared.model.graph.initializers[site.weight].const_value
-        assert value is not None
-        array = value.numpy()
+        array = subject.weight(site.id)
         found[site.id] = Facts(
             float(array.min()), float(array.max()), deviation=float(np.std(array))
         )
@@ -383,11 +311,3 @@ def _used(runs: Sequence[Run], related: Mapping[str, tuple[str, ...]]) -> set[st
         name for run in runs for name in run.equal
     }
     return named | {other for name in named for other in related.get(name, ())}
-
-
-def _sha256(arrays: Mapping[str, NDArray[np.generic]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(name.encode() + str(arrays[name].dtype).encode())
-        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
-    return digest.hexdigest()

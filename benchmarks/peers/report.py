@@ -85,10 +85,10 @@ def _counts(run: Run) -> Iterator[int]:
 def _errors(comparisons: Sequence[Comparison]) -> Iterator[str]:
     yield (
         "| model | peer, method | peer | Bitworth | its inputs alone | the peer's "
-        "operations alone | peer's model, Bitworth's scales "
+        "operations alone | peer's model, Bitworth's scales | peer's model, scales nudged "
         "| where Bitworth is over 10% above the best peer |"
     )
-    yield "|---|---|--:|--:|--:|--:|--:|---|"
+    yield "|---|---|--:|--:|--:|--:|--:|--:|---|"
     for comparison in comparisons:
         for methods in FAMILIES.values():
             for run in (r for r in comparison.runs if r.method in methods):
@@ -104,11 +104,12 @@ def _errors(comparisons: Sequence[Comparison]) -> Iterator[str]:
                         NAMES[comparison.model],
                         _form(run),
                         *map(_figure, figures),
+                        "" if run.nudged is None else "{:.3g} to {:.3g}".format(*run.nudged),
                         worse(comparison, run),
                     ]
                 )
         for name, found in comparison.others.items():
-            yield _line([NAMES[comparison.model], name, _figure(found), *[""] * 5])
+            yield _line([NAMES[comparison.model], name, _figure(found), *[""] * 6])
 
 
 def _causes(comparisons: Sequence[Comparison]) -> Iterator[str]:

@@ -37,7 +37,9 @@ def ort_ops(model: onnx.ModelProto, folder: Path) -> list[str]:
         session = ort.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        session.run(None, {i.name: np.ones(i.shape, np.float32) for i in session.get_inputs()})
+        shapes = {i.name: [d if isinstance(d, int) else 4 for d in i.shape]
+                  for i in session.get_inputs()}  # fmt: skip
+        session.run(None, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
     except Exception:  # onnxruntime raises many unrelated classes for a refused model
         return []
     optimized = onnx.load(folder / "optimized.onnx", load_external_data=False)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 from bitworth.engines.cpu import isa
@@ -11,8 +14,11 @@ from bitworth.recipe import PER_CHANNEL, PerBlock, Quantize
 from bitworth.recipe.eligibility import RULES, rule_against
 from bitworth.recipe.recipe import Sign, ZeroPoint
 from bitworth.recipe.rules import preference, resolve
+from bitworth.subject.onnx_model import load
+from bitworth.subject.prepare import prepare
+from bitworth.subject.sites import find_sites
 
-from .conftest import Native
+from .conftest import QUANTIZED_OPS, Native, ort_ops
 from .quantized_graphs import CASES, graph, matmul
 
 ENGINES = ("onnxruntime", "openvino")
@@ -154,9 +160,10 @@ def test_onnxruntime_fuses_what_its_preference_says(
 ) -> None:
     case = CASES[name]
     asked = Quantize("g", "int8", sign=sign, zero_point=zero_point)
-    entry = resolve(asked, preference("onnxruntime", isa()), case.site)
     # A convolution's bias is part of it.
     for after in FOLLOWED if name in ("MatMul 2d", "MatMul 3d") else FOLLOWED[:3]:
+        site = replace(case.site, becomes_gemm="Add" in after)
+        entry = resolve(asked, preference("onnxruntime", isa()), site)
         fused = entry.fused is None or set(after) <= {*entry.fused, "Add"}
         # Lowering puts the output's Q/DQ in front of what is not fused.
         placed = entry if fused else replace(entry, placement="before_activation")
@@ -180,3 +187,40 @@ def test_behind_what_onnxruntime_does_not_fuse_it_computes_in_float(
 ) -> None:
     entry = Quantize("g", "int8", sign=sign, zero_point=zero_point, placement="after_activation")
     assert not native("onnxruntime", graph(CASES[name], entry, after=after))
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("bias", [(16,), (1, 16), (4, 16), (1,), (), (1, 1, 16)])
+@pytest.mark.parametrize("free", [(), (0,)])
+def test_what_becomes_a_gemm_computes_in_float_without_a_quantized_output(
+    rank: int, bias: tuple[int, ...], free: tuple[int, ...], tmp_path: Path
+) -> None:
+    name = f"MatMul {rank}d"
+    shape: list[int | str] = [*CASES[name].x]
+    for axis in free:
+        shape[axis] = f"n{axis}"
+    written = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("MatMul", ["x", "w"], ["p"]),
+            onnx.helper.make_node("Add", ["p", "bias"], ["y"]),
+        ],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [
+            onnx.numpy_helper.from_array(np.ones((32, 16), np.float32), "w"),
+            onnx.numpy_helper.from_array(np.ones(bias, np.float32), "bias"),
+        ],
+    )
+    opset = [onnx.helper.make_opsetid("", 21)]
+    onnx.save(
+        onnx.helper.make_model(written, opset_imports=opset, ir_version=10), tmp_path / "m.onnx"
+    )
+    (site,) = find_sites(prepare(load(tmp_path / "m.onnx"), 21)).sites
+    quantized = graph(CASES[name], BARE, after=("Add",))
+    (constant,) = [t for t in quantized.graph.initializer if t.name == "bias"]
+    constant.CopyFrom(onnx.numpy_helper.from_array(np.ones(bias, np.float32), "bias"))
+    dims = quantized.graph.input[0].type.tensor_type.shape.dim
+    for axis in free:
+        dims[axis].dim_param = f"n{axis}"
+    assert bool(QUANTIZED_OPS & set(ort_ops(quantized, tmp_path))) != site.becomes_gemm

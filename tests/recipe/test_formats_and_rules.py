@@ -139,6 +139,7 @@ SITES = {
     "transposed": Site("w", "n", "ConvTranspose", "w", (8, 8, 2, 2), 1, 1, "x", "y"),
     "gemm": Site("w", "n", "Gemm", "w", (8, 8), 1, 1, "x", "y"),
     "matmul": Site("w", "n", "MatMul", "w", (8, 8), 1, 1, "x", "y"),
+    "joined": Site("w", "n", "MatMul", "w", (8, 8), 1, 1, "x", "y", becomes_gemm=True),
     "left": Site("w", "n", "MatMul", "w", (8, 8), 0, 0, "x", "y"),
     "product": Site("@matmul:a/1", "n", "MatMul", "", (), 0, 1, "x", "y", second="z", scope="a"),
 }
@@ -150,12 +151,18 @@ SITES = {
         (
             "onnxruntime",
             {},
-            {"matmul": "before_activation", "left": "before_activation", "product": "input_only"},
+            {
+                "gemm": "input_only",
+                "matmul": "input_only",
+                "joined": "before_activation",
+                "left": "input_only",
+                "product": "input_only",
+            },
         ),
         (
             "openvino",
             {"depthwise 3d", "transposed", "left", "product"},
-            {"product": "input_only"},
+            dict.fromkeys(("gemm", "matmul", "joined", "product"), "input_only"),
         ),
         ("tensorrt", set(SITES), {}),
         ("mock", {}, {}),

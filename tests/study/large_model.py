@@ -35,8 +35,10 @@ CHANNELS = 8
 #: Numbers written at a time.
 CHUNK = 1 << 22
 SAMPLES = 3
-#: The layers that are lowered, after the convolution (site 0). Layer 1 reads its weight through a
-#: Transpose, layer 2 is a Gemm with transB.
+#: Layers that read their weight through a Transpose, as most exported models do; layer 2 is a Gemm
+#: with transB.
+TURNED = range(1, 1000, 2)
+#: The layers that are lowered, after the convolution (site 0).
 GROUPS = {"int8": slice(2, 5), "int4": slice(6, 8)}
 RECIPE = Recipe(
     quantize=(
@@ -68,11 +70,13 @@ def write_model(folder: Path, size: int, layers: int) -> Path:
     nodes = [
         helper.make_node("Conv", ["x", "conv.weight"], ["c"], pads=[0, 1, 0, 1], name="conv"),
         helper.make_node("Flatten", ["c"], ["v0"], name="flatten"),
-        helper.make_node("Transpose", [weights[1]], ["turned"], perm=[1, 0], name="transpose"),
     ]
     for i, weight in enumerate(weights):
         gemm = {"transB": 1} if i == 2 else {}
-        inputs = [f"v{i}", "turned" if i == 1 else weight]
+        if i in TURNED:
+            nodes.append(helper.make_node("Transpose", [weight], [f"turned{i}"], perm=[1, 0]))
+            weight = f"turned{i}"
+        inputs = [f"v{i}", weight]
         kind = "Gemm" if gemm else "MatMul"
         nodes.append(helper.make_node(kind, inputs, [f"p{i}"], name=f"layer{i}", **gemm))
         nodes.append(helper.make_node("Relu", [f"p{i}"], [f"v{i + 1}"], name=f"relu{i}"))

@@ -113,6 +113,7 @@ def observe(
         batches = max(batches, taps.batches)
         if progress is not None:
             progress(done)
+    taps.close()
     if not done:
         raise UserError("the calibration data holds no sample; give at least one")
     statistics = {}

@@ -23,6 +23,7 @@ from bitworth.recipe.consistency import needs_ranges
 from bitworth.recipe.granularity import PerChannel
 from bitworth.recipe.recipe import Quantize
 from bitworth.recipe.site import Site
+from bitworth.subject.tensors import unmap
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,8 @@ def _weight(model: ir.Model, site: Site, quantize: Quantize) -> tuple[TensorScal
         raise UnusableScaleError(f"weight '{site.weight}': {error}") from None
     # Under blocks a channel has many scales; what is dead is told by channel all the same.
     amax = weight_amax(array, scale.axis if scale.block is None else site.weight_axis)
+    del array
+    unmap([value.const_value])
     if not amax.any():
         return scale, (f"weight '{site.weight}' is all zeros",)
     tiny = np.zeros(amax.shape, np.bool_)

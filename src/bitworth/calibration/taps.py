@@ -14,6 +14,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from bitworth.subject.tensors import unmap
+
 Feed = Mapping[str, NDArray[np.generic]]
 
 # Initializers from this size on are fed as inputs, without a copy: from the mapped file when the
@@ -98,6 +100,11 @@ class Taps:
             del arrays, array  # the next run would find this one's values still there
             if held >= _RELEASED_BYTES:
                 _release_free_memory()
+
+    def close(self) -> None:
+        """Let go of the sessions, and of the weights that were fed to them."""
+        self._prober, self._batches, self._fed = None, [], {}
+        unmap(value.const_value for value in self._model.graph.initializers.values())
 
     def _measure(self, shapes: dict[str, tuple[int, ...]], inputs: Mapping[str, Any]) -> None:
         if any(_fits(shapes, probed) for probed in self._probed):

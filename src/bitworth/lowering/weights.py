@@ -10,6 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from bitworth.lowering.scaling import StorageType, TensorScale
+from bitworth.subject.tensors import unmap
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
@@ -95,7 +96,9 @@ def _lazy(
     shape = ir.Shape([d for d in source.shape if isinstance(d, int)])
 
     def compute() -> ir.TensorProtocol:
-        return ir.Tensor(act(source.numpy()), dtype=dtype)
+        array = act(source.numpy())
+        unmap([source])
+        return ir.Tensor(array, dtype=dtype)
 
     return ir.LazyTensor(compute, dtype=dtype, shape=shape, name=name)
 

@@ -24,6 +24,7 @@ SITE_NAMES: Mapping[str, Kind] = {
     "has_weight": "condition",
     "weight_on_left": "condition",  # W @ x
     "weight_transposed": "condition",  # a Gemm's weight is stored (out, in)
+    "becomes_gemm": "condition",  # a MatMul and the constant added behind it, of fixed shape
 }
 
 
@@ -45,6 +46,7 @@ def site_values(site: Site) -> dict[str, Any]:
         "has_weight": weighted,
         "weight_on_left": weighted and site.weight_input == 0,
         "weight_transposed": weighted and site.op_type == "Gemm" and site.weight_axis == 0,
+        "becomes_gemm": site.becomes_gemm,
     }
 
 

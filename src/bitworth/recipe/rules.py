@@ -70,15 +70,23 @@ _PRODUCT = SitePreference(
     placement="input_only",
     reason="a scale, a mask and a Softmax follow in float: rounding before them saves nothing",
 )
+#: Where another site reads what it gives, that is quantized as the other's input all the same.
+_MATRIX = SitePreference(
+    where="op_type in ('MatMul', 'Gemm')",
+    placement="input_only",
+    reason="its 8-bit kernel gives floats as well: rounding a sum that goes on in float (to a "
+    "shortcut, a normalization) costs accuracy and saves nothing",
+)
 #: onnxruntime 1.32, measured on graphs of one operator and what follows it.
 _ORT_SITES = (
     _PRODUCT,
     SitePreference(
-        where="op_type == 'MatMul'",
+        where="becomes_gemm",
         placement="before_activation",
-        reason="a MatMul and the addition behind it become a Gemm before Q/DQ are looked at; of "
-        "three dimensions it then computes in float, and in s8 at opset 21 it is refused",
+        reason="a MatMul and the addition behind it become a Gemm before Q/DQ are looked at; "
+        "without Q/DQ between them it computes in float",
     ),
+    _MATRIX,
 )
 #: OpenVINO 2026.4, measured likewise.
 _OV_SITES = (
@@ -94,6 +102,7 @@ _OV_SITES = (
         zero_point="symmetric",
         reason="with a zero point it computes in f32",
     ),
+    _MATRIX,
 )
 
 

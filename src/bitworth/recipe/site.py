@@ -28,6 +28,8 @@ class Site:
             is input 0).
         scope: of a product of two activations, the attention that it is part of; products of one
             attention share it.
+        becomes_gemm: whether engines that join a MatMul with the constant that is added behind it
+            can make a Gemm of this one.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Site:
     dtype: str = "float32"
     second: str = ""
     scope: str = ""
+    becomes_gemm: bool = False
 
     @property
     def activation_axis(self) -> int:

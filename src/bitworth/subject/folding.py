@@ -11,7 +11,7 @@ import onnx_ir.passes.common as passes
 from numpy.typing import NDArray
 from onnxscript import optimizer
 
-from bitworth.subject.tensors import is_constant, static_shape, unused_name
+from bitworth.subject.tensors import is_constant, static_shape, unmap, unused_name
 
 Array = NDArray[np.generic]
 
@@ -99,7 +99,9 @@ def _rearranged(node: ir.Node, source: ir.TensorProtocol) -> ir.LazyTensor | Non
         new, act = target, (lambda a: a.reshape(new))
 
     def compute() -> ir.TensorProtocol:
-        return ir.Tensor(np.ascontiguousarray(act(source.numpy())), dtype=dtype)
+        array = np.ascontiguousarray(act(source.numpy()))
+        unmap([source])  # a transposed or cast weight is a copy
+        return ir.Tensor(array, dtype=dtype)
 
     return ir.LazyTensor(compute, dtype=dtype, shape=ir.Shape(new), name=source.name)
 

@@ -135,7 +135,36 @@ def _site(node: ir.Node) -> Site | str:
         output=str(node.outputs[0].name),
         groups=_int(node, "group", 1),
         dtype="float16" if dtype == ir.DataType.FLOAT16 else "float32",
+        becomes_gemm=_becomes_gemm(node, index),
     )
+
+
+def _becomes_gemm(node: ir.Node, weight_input: int) -> bool:
+    """Whether a MatMul and an addition behind it can be one Gemm.
+
+    As onnxruntime's MatMulAddFusion has it: of two dimensions whatever they are; of more when all
+    are known and the constant is a vector, the product being reshaped around the Gemm.
+    """
+    value = node.outputs[0]
+    uses = list(value.uses())
+    if node.op_type != "MatMul" or weight_input != 1 or len(uses) != 1 or value.is_graph_output():
+        return False
+    (user, place) = uses[0]
+    if not _is_op(user, "Add") or user.graph is not node.graph:
+        return False
+    weight, added = node.inputs[1], user.inputs[1 - place]
+    activation = node.inputs[0]
+    assert weight is not None
+    if added is None or not is_constant(added) or activation is None or activation.shape is None:
+        return False
+    assert weight.const_value is not None
+    assert added.const_value is not None
+    shape, bias = static_shape(weight.const_value), static_shape(added.const_value)
+    if len(shape) != 2 or not bias or bias[-1] != shape[1]:
+        return False
+    if len(activation.shape) == 2:
+        return len(bias) == 1 or (len(bias) == 2 and bias[0] in (1, activation.shape[0]))
+    return len(bias) == 1 and all(isinstance(d, int) for d in activation.shape)
 
 
 def _weight_place(node: ir.Node) -> tuple[int, int] | str:

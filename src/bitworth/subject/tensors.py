@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from contextlib import suppress
 
 import onnx_ir as ir
 
@@ -16,7 +18,20 @@ def tensor_sha256(tensor: ir.TensorProtocol) -> str:
     """Return a hash of type, shape and bytes of one tensor."""
     digest = hashlib.sha256(f"{tensor.dtype.name}{static_shape(tensor)}".encode())
     digest.update(tensor.tobytes())
+    unmap([tensor])
     return digest.hexdigest()
+
+
+def unmap(tensors: Iterable[ir.TensorProtocol | None]) -> None:
+    """Let go of the pages of weights that lie on disk; who reads one again maps it again.
+
+    Mapped pages count as the process's memory for as long as the mapping stands. A mapping that an
+    array still views is left to it.
+    """
+    for tensor in tensors:
+        if isinstance(tensor, ir.ExternalTensor):
+            with suppress(BufferError):
+                tensor.release()
 
 
 def is_constant(value: ir.Value | None) -> bool:
