@@ -34,6 +34,10 @@ DOCUMENT = (ROOT / "docs" / "calibration.md").read_text()
 EQUAL = [pair for pair in PAIRS if pair.likeness == "equal"]
 
 
+def test_there_are_results() -> None:
+    assert REPORTS
+
+
 def test_every_limit_is_kept() -> None:
     for path in REPORTS:
         report = read_report(path)
