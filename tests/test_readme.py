@@ -10,7 +10,8 @@ import pytest
 
 from bitworth.record.derive import derive
 from bitworth.record.render_html import render_html
-from bitworth.record.render_markdown import render_markdown, render_result
+from bitworth.record.render_markdown import render_markdown, render_result, time_picture
+from bitworth.record.sections import pictured
 from bitworth.record.store import read_record
 from bitworth.study.config import check
 
@@ -22,7 +23,7 @@ RECORDS = sorted(p for p in (ROOT / "studies").rglob("*.json"))
 @pytest.mark.parametrize("mark", ["result", "result-amx"])
 def test_the_result_comes_from_a_committed_record(mark: str) -> None:
     block = README.split(f"<!-- {mark}:begin -->\n")[1].split(f"<!-- {mark}:end -->")[0]
-    (svg,) = re.findall(r"\]\((studies/[^)]*\.svg)\)", block)
+    svg = re.findall(r"\]\((studies/[^)]*\.svg)\)", block)[0]
     record = read_record((ROOT / svg).with_suffix(".json"))
     assert block == render_result(record, svg)
 
@@ -36,6 +37,9 @@ def test_committed_records_are_valid_and_rendered_text_is_current() -> None:
         # Pictures depend on the drawing library's version; what they are drawn from does not.
         assert _undrawn(path.with_suffix(".html").read_text()) == _undrawn(render_html(record))
         assert all(c.engine in svg.read_text() for c in record.facts.cells)
+        drawn = path.with_name(time_picture(svg.name))
+        assert drawn.exists() == pictured(record)
+        assert not drawn.exists() or "Where the time goes" in drawn.read_text()
 
 
 def _undrawn(html: str) -> str:

@@ -14,6 +14,8 @@ import numpy as np
 import onnx
 import pytest
 
+from bitworth.record.profile_facts import LayerFact
+from bitworth.record.schema import Facts
 from bitworth.study.export import export_variant, find_variant
 
 from .studies import Study, mock_cell, run
@@ -30,6 +32,13 @@ g (float[N, 3, 6, 6] x) => (float[N, 4] y) {
     y = MatMul(f, head)
 }
 """
+
+
+def layers_of(facts: Facts) -> tuple[LayerFact, ...]:
+    """The baseline's profile in the first cell."""
+    profile = facts.cells[0].variants[0].profile
+    assert profile is not None
+    return profile.layers
 
 
 def recurrent_model(path: Path) -> Path:
@@ -132,7 +141,7 @@ def test_row_28_a_crash_is_the_variants_result(faulty: Study, name: str) -> None
 
 def test_row_10_kernels_are_read(faulty: Study) -> None:
     """Every layer of the profile says which kernel ran it, and in which precision."""
-    profile = faulty.record.facts.cells[0].profile
+    profile = layers_of(faulty.record.facts)
     assert len(profile) > 10
     for layer in profile:
         assert layer.kernel
@@ -171,7 +180,7 @@ def test_row_19_recurrent_operators_are_uncovered(faulty: Study) -> None:
     told = {what.split(":")[0]: what for _, what in facts.subject.uncovered}
     assert set(told) == {"LSTM", "GRU", "RNN"}
     assert all("not covered" in what for what in told.values())
-    layers = facts.cells[0].profile
+    layers = layers_of(facts)
     recurrent = [layer for layer in layers if layer.op in told]
     assert len(recurrent) == 3
     assert all(layer.time_ns > 0 and layer.sites == () for layer in recurrent)
@@ -186,7 +195,7 @@ def test_row_19_recurrent_operators_are_uncovered(faulty: Study) -> None:
 
 def test_row_19_their_share_of_time_is_shown(faulty: Study) -> None:
     """What a recipe cannot touch is told with how much of the time it takes."""
-    layers = faulty.record.facts.cells[0].profile
+    layers = layers_of(faulty.record.facts)
     total = sum(layer.time_ns for layer in layers)
     readme = faulty.paths.readme.read_text()
     for op in ("LSTM", "GRU", "RNN"):

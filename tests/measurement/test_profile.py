@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bitworth.engines.base import LayerTime
-from bitworth.measurement.profile import MappedLayer, map_layers, site_times
+from bitworth.measurement.profile import MappedLayer, map_layers, profile_fault, site_times
 from bitworth.recipe import Site
 
 #: x -> conv1 -> relu1 -> conv2 -> add (with relu1) -> act -> matmul -> softmax; gate on the side
@@ -85,10 +85,23 @@ def test_a_graph_with_a_cycle_of_names_ends() -> None:
 
 
 def test_site_times_share_what_layers_share() -> None:
-    mapped = [
-        MappedLayer(layer("Conv", ns=10), ("a", "b")),
-        MappedLayer(layer("Conv", ns=3), ("a",)),
-        MappedLayer(layer("Relu", ns=99), ()),
-    ]
-    assert site_times(mapped) == {"a": 8.0, "b": 5.0}
+    assert site_times([(10, ("a", "b")), (3, ("a",)), (99, ())]) == {"a": 8.0, "b": 5.0}
     assert site_times([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ([], "no layer"),
+        ([1.0, -2.0], "-2 ns for layer 'layer'"),
+        ([float("nan")], "nan ns"),
+        ([float("inf")], "inf ns"),
+        ([0.0, 0.0], "no time for any of 2 layers"),
+    ],
+)
+def test_a_profile_that_cannot_be_used_says_why(times: list[float], told: str) -> None:
+    assert told in profile_fault([layer("Conv", ns=time) for time in times])
+
+
+def test_a_profile_with_some_layers_of_no_time_is_used() -> None:
+    assert profile_fault([layer("Conv", ns=1.0), layer("Reshape", ns=0.0)]) == ""

@@ -42,10 +42,11 @@ def matmul(weight: tuple[int, ...], x: tuple[int, ...], left: bool = False) -> C
     return Case(Site("w", "n", "MatMul", "w", weight, axis, 1 - int(left), "x", "y"), x)
 
 
-def gemm(transposed: bool, **attributes: object) -> Case:
+def gemm(transposed: bool, biased: bool = False, **attributes: object) -> Case:
     """A Gemm of (4, 32) with 16 output channels."""
     weight = (16, 32) if transposed else (32, 16)
-    site = Site("w", "n", "Gemm", "w", weight, 0 if transposed else 1, 1, "x", "y")
+    axis = 0 if transposed else 1
+    site = Site("w", "n", "Gemm", "w", weight, axis, 1, "x", "y", biased=biased)
     return Case(site, (4, 32), {"transB": int(transposed), **attributes})
 
 
@@ -79,6 +80,8 @@ CASES: dict[str, Case] = {
     "Gemm": gemm(False),
     "Gemm transB": gemm(True),
     "Gemm alpha": gemm(False, alpha=0.5),
+    "Gemm biased": gemm(False, biased=True),
+    "Gemm transB biased": gemm(True, biased=True),
     "MatMul 2d": matmul((32, 16), (4, 32)),
     "MatMul 3d": matmul((32, 16), (2, 4, 32)),
     "MatMul of odd sizes": matmul((33, 7), (4, 33)),
@@ -154,6 +157,9 @@ class _Writer:
         names = [self._activation(name) for name in self.inputs]
         if self.site.weight:
             names.insert(self.site.weight_input, self._weight())
+        if self.site.biased:
+            channels = np.ones(self.site.out_channels, np.float32)
+            names.append(self._constant("own_bias", channels))
         return self._node(self.site.op_type, names, "f", **self.case.attributes)
 
     def _integer_product(self) -> str:

@@ -42,6 +42,7 @@ TRUE: dict[str, list[tuple[Quantize, tuple[str, ...]]]] = {
     "onnxruntime-conv-output": [
         (BARE, ("Conv 1d", "Conv 2d", "Conv 3d", "Conv grouped", "Conv depthwise 2d")),
     ],
+    "onnxruntime-gemm-output": [(BARE, ("Gemm biased", "Gemm transB biased"))],
     "onnxruntime-weight-on-left": [
         (U8, ("MatMul left", "MatMul left batched")),
         (DYNAMIC, ("MatMul left",)),

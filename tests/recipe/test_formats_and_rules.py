@@ -138,6 +138,7 @@ SITES = {
     "depthwise 3d": Site("w", "n", "Conv", "w", (8, 1, 3, 3, 3), 0, 1, "x", "y", 8),
     "transposed": Site("w", "n", "ConvTranspose", "w", (8, 8, 2, 2), 1, 1, "x", "y"),
     "gemm": Site("w", "n", "Gemm", "w", (8, 8), 1, 1, "x", "y"),
+    "gemm biased": Site("w", "n", "Gemm", "w", (8, 8), 1, 1, "x", "y", biased=True),
     "matmul": Site("w", "n", "MatMul", "w", (8, 8), 1, 1, "x", "y"),
     "joined": Site("w", "n", "MatMul", "w", (8, 8), 1, 1, "x", "y", becomes_gemm=True),
     "left": Site("w", "n", "MatMul", "w", (8, 8), 0, 0, "x", "y"),
@@ -162,7 +163,7 @@ SITES = {
         (
             "openvino",
             {"depthwise 3d", "transposed", "left", "product"},
-            dict.fromkeys(("gemm", "matmul", "joined", "product"), "input_only"),
+            dict.fromkeys(("gemm", "gemm biased", "matmul", "joined", "product"), "input_only"),
         ),
         ("tensorrt", set(SITES), {}),
         ("mock", {}, {}),

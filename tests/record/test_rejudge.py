@@ -15,9 +15,10 @@ from rich.console import Console
 
 from bitworth.errors import UserError
 from bitworth.record.derive import RULES_VERSION, derive, rules_today
+from bitworth.record.profile_facts import ProfileFacts
 from bitworth.record.rejudge import Rejudgement, rejudge
 from bitworth.record.render_rejudged import as_json, render
-from bitworth.record.schema import Record, VariantSummary
+from bitworth.record.schema import SCHEMA_VERSION, Record, VariantSummary
 from bitworth.record.store import read_record, replace_derived, write_record
 from bitworth.record.upgrade import upgrade
 from bitworth.verdict import Comparison, Gate, TimingRules
@@ -32,11 +33,17 @@ def version_1(record: Record) -> Tree:
     del tree["derived"]["timing"], tree["facts"]["timing"]["until_settled"]
     for cell in tree["facts"]["cells"]:
         del cell["streams"], cell["batch"], cell["quantile"]
+        profiles = [variant.pop("profile") for variant in cell["variants"]]
+        cell["profile"] = [
+            {k: v for k, v in layer.items() if k not in ("format", "calls", "inputs")}
+            for layer in (profiles[0] or {"layers": []})["layers"]
+        ]
         for job in cell["jobs"]:
             for session in job["sessions"]:
                 del session["clocks"], session["not_observable"]
     for cell in tree["derived"]["cells"]:
         del cell["cycles"], cell["latency"]
+        del cell["splits"], cell["conversions"], cell["reasons"]
         made = [c for verdict in cell["verdicts"] for c in verdict["comparisons"]]
         made += [v[name] for v in cell["variants"] for name in ("comparison", "against_best")]
         for comparison in made:
@@ -44,6 +51,25 @@ def version_1(record: Record) -> Tree:
                 comparison.pop("alpha")
                 comparison.pop("widened_ratio")
     return tree
+
+
+def before_version_4(record: Record) -> Record:
+    """The record with the profiles that it would have: layers of the baseline's, with less said."""
+    cells = []
+    for cell in record.facts.cells:
+        first = cell.variants[0].profile
+        layers = tuple(
+            layer.model_copy(update={"format": "", "calls": 1.0, "inputs": ()})
+            for layer in (first.layers if first is not None else ())
+        )
+        old = ProfileFacts(plan_sha256=None, calls=None, plain_ns=None, layers=layers)
+        variants = tuple(
+            v.model_copy(update={"profile": old if place == 0 and layers else None})
+            for place, v in enumerate(cell.variants)
+        )
+        cells.append(cell.model_copy(update={"variants": variants}))
+    facts = record.facts.model_copy(update={"cells": tuple(cells)})
+    return record.model_copy(update={"facts": facts, "derived": derive(facts)})
 
 
 def stored(tree: Tree, path: Path) -> Path:
@@ -90,7 +116,7 @@ def test_a_record_of_today_does_not_change(record: Record, rival_record: Record)
 def test_a_record_of_version_1_is_read_and_judged_by_todays_rules(
     which: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    today: Record = request.getfixturevalue(which)
+    today = before_version_4(request.getfixturevalue(which))
     old = read_record(stored(version_1(today), tmp_path / "old.json"))
     assert old.facts == today.facts
     assert old.derived.timing == today.facts.timing
@@ -106,8 +132,14 @@ def test_a_record_of_version_1_is_read_and_judged_by_todays_rules(
 def test_an_upgrade_leaves_the_facts_and_its_argument_alone(record: Record) -> None:
     old = version_1(record)
     before = deepcopy(old)
-    assert upgrade(old)["facts"] == before["facts"]
+    facts = upgrade(old)["facts"]
     assert old == before
+    for cell, was in zip(facts.pop("cells"), before["facts"].pop("cells"), strict=True):
+        # The profile is the baseline's now; all else is where it was.
+        profile = cell["variants"][0].pop("profile")
+        assert profile["layers"] == was.pop("profile")
+        assert cell == was
+    assert facts == before["facts"]
     assert upgrade({"schema_version": 7}) == {"schema_version": 7}
 
 
@@ -254,3 +286,13 @@ def test_only_the_conclusions_are_replaced(
     assert '"streams"' not in before
     assert [p.read_bytes() for p in written[1:]] == samples
     assert read_record(path) == with_derived(record, rules_version=77)
+
+
+def test_an_old_record_is_written_in_todays_schema(record: Record, tmp_path: Path) -> None:
+    path = stored(version_1(record), tmp_path / "old.json")
+    old = read_record(path)
+    replace_derived(derive(old.facts), path)
+    again = read_record(path)
+    assert again.facts == old.facts
+    assert again.derived == derive(old.facts)
+    assert json.loads(path.read_text())["schema_version"] == SCHEMA_VERSION

@@ -245,3 +245,23 @@ def _session(graph: bytes, threads: int) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def measured_shapes(
+    model: ir.Model, values: Sequence[str], feed: Feed, *, threads: int
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of ``values``, outputs of the main graph's nodes, on one input.
+
+    Raises:
+        RunError: onnxruntime cannot run the model on this input.
+    """
+    if not values:
+        return {}
+    fed = _fed_initializers(model)
+    session = _session(_shape_graph(model, tuple(values), fed), threads)
+    inputs = {
+        name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+        for name, array in feed.items()
+    } | fed
+    found = _run(session, inputs)
+    return {name: tuple(shape.tolist()) for name, shape in zip(values, found, strict=True)}

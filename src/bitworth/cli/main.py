@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from bitworth.cli import compare, doctor, export, rejudge, show, study
+from bitworth.cli import compare, doctor, export, gemm, rejudge, roofline, screen, show, study
 from bitworth.errors import UserError
 
 app = typer.Typer(
@@ -22,6 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(name="study")(study.study)
+app.command(name="screen")(screen.screen)
+app.command(name="roofline")(roofline.roofline)
+app.command(name="gemm")(gemm.gemm)
 app.command(name="compare")(compare.compare)
 app.command(name="show")(show.show)
 app.command(name="rejudge")(rejudge.rejudge)

@@ -34,9 +34,12 @@ def run_and_show(request: StudyRequest, *, require: str | None, as_json: bool) -
         "README": paths.readme,
         "report": paths.report,
         "picture": paths.picture,
+        "time": paths.time_picture,
     }
     if not as_json:
         for name, path in files.items():
+            if name == "time" and not path.exists():
+                continue  # no engine gave a profile
             sys.stdout.write(f"{name:<8} {path}\n")
     return requirement(record, require)
 

@@ -92,8 +92,13 @@ class LayerTime:
         op: operator type in the engine's words.
         kernel: kernel or provider that ran it, in the engine's words.
         precision: element type it ran in, in the engine's words; empty if not told.
-        time_ns: mean time of one call, in ns.
+        time_ns: time of one call, in ns: the median over the profiled calls. Without the layers
+            inside it, of a layer that holds others.
         origins: names of the graph's nodes or values that the layer came from, where known.
+        format: the format that it computed in, as recipes call it (``int8``, ``fp32``); empty if
+            not told.
+        calls: how often it ran in one call of the plan.
+        inputs: names of the layers whose results it reads, where known.
     """
 
     name: str
@@ -102,6 +107,9 @@ class LayerTime:
     precision: str
     time_ns: float
     origins: tuple[str, ...] = ()
+    format: str = ""
+    calls: float = 1.0
+    inputs: tuple[str, ...] = ()
 
 
 class Runner(Protocol):
@@ -125,7 +133,12 @@ class Runner(Protocol):
         """
 
     def profile(self, calls: int) -> Sequence[LayerTime]:
-        """Mean time of each layer over ``calls`` runs, from the engine's own profiler."""
+        """Time of each layer over ``calls`` runs and a first one that does not count, from the
+        engine's own profiler.
+
+        Raises:
+            EngineError: what the profiler reports cannot be times of layers.
+        """
 
     def precision(self) -> str:
         """Base precision read back from the loaded plan: ``fp32`` or ``bf16``."""

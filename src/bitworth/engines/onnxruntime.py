@@ -10,12 +10,13 @@ its own binding; with over one thread they share one pool of ``threads - 1`` hel
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 import weakref
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from bitworth.engines.base import (
     one_line,
 )
 from bitworth.engines.cpu import cpu_model, has_int8_dot, isa, usable_cores
+from bitworth.engines.events import Event, own_times, per_call
 from bitworth.engines.plan_file import at_load_mark, plan_bytes, publish, write_file
 from bitworth.engines.streams import StreamRunner
 
@@ -44,6 +46,34 @@ _AT_LOAD = (
     "optimized each time it is loaded: onnxruntime refuses to read back the optimized form that "
     "it writes, so the plan is the model itself"
 )
+
+
+#: Behind the name of a node, in the event of its kernel.
+_KERNEL = "_kernel_time"
+#: Behind the name of a node that was replaced by one for another layout.
+_COPY = re.compile(r"(_token_\d+|_nchwc)+$")
+#: Operators that multiply 8-bit values, and those that multiply by packed weights.
+_INT8_OPS = frozenset(
+    ("QLinearConv", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat", "DynamicQuantizeMatMul",
+     "MatMulInteger", "ConvInteger", "QAttention", "DynamicQuantizeLSTM")
+)  # fmt: skip
+_PACKED_OPS = frozenset(("MatMulNBits", "GatherBlockQuantized"))
+_FORMATS = {
+    "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "int8", "int8": "int8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OrtNode:
+    """A node of a plan.
+
+    Attributes:
+        inputs: names of the nodes whose outputs it reads.
+        bits: of packed weights; 0 where there are none.
+    """
+
+    inputs: tuple[str, ...] = ()
+    bits: int = 0
 
 
 class OrtStream:
@@ -91,49 +121,68 @@ class OrtRunner(StreamRunner[OrtStream]):
         self._plan = plan
 
     def profile(self, calls: int) -> Sequence[LayerTime]:
-        """Mean time of each node over ``calls`` runs, from onnxruntime's profiling events."""
+        """Time of each node over ``calls`` runs, from onnxruntime's profiling events."""
         inputs = self.inputs()
         with tempfile.TemporaryDirectory() as folder:
             session = self._plan.session(profile_prefix=str(Path(folder) / "profile"))
             for _ in range(calls + 1):
                 session.run(None, inputs)
             events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-        return layer_times(events, calls)
+        return layer_times(events, calls, self._plan.graph())
 
     def precision(self) -> str:
         """The CPU provider computes a float graph in the graph's own type."""
         return "fp32"
 
 
-def layer_times(events: Sequence[dict[str, Any]], calls: int) -> list[LayerTime]:
-    """Mean layer times from profiling events, the first (cold) call left out.
+def layer_times(
+    events: Sequence[dict[str, Any]], calls: int, graph: Mapping[str, OrtNode] | None = None
+) -> list[LayerTime]:
+    """Layer times from profiling events, the first (cold) call left out.
 
     Args:
         events: parsed JSON of onnxruntime's profile.
         calls: profiled calls after the first.
+        graph: the plan's nodes by name, where they are known.
+
+    Raises:
+        EngineError: see ``events.own_times``.
     """
-    suffix = "_kernel_time"
-    durations: dict[tuple[str, str], list[float]] = defaultdict(list)
-    types: dict[tuple[str, str], str] = {}
-    for event in events:
-        if event.get("cat") != "Node" or not event["name"].endswith(suffix):
-            continue
-        key = (event["name"].removesuffix(suffix), event["args"]["op_name"])
-        durations[key].append(float(event["dur"]))
-        shapes = event["args"].get("output_type_shape") or [{}]
-        types[key] = next(iter(shapes[0]), "")
-    return [
-        LayerTime(
-            name=name,
-            op=op,
-            kernel=op,
-            precision=types[name, op],
-            # Events carry microseconds; a node that runs once a call has calls + 1 of them.
-            time_ns=sum(values[len(values) // (calls + 1) :]) / calls * 1e3,
-            origins=(name.removesuffix("_nchwc"),),
+    kernels = [e for e in events if e.get("cat") == "Node" and e["name"].endswith(_KERNEL)]
+    ran = [Event(e["name"].removesuffix(_KERNEL), float(e["ts"]), float(e["dur"])) for e in kernels]
+    told = {e["name"].removesuffix(_KERNEL): e["args"] for e in kernels}
+    durations: dict[str, list[float]] = defaultdict(list)
+    for name, own in own_times(ran):
+        durations[name].append(own)
+    layers = []
+    for name, times in durations.items():
+        op = told[name]["op_name"]
+        precision = next(iter((told[name].get("output_type_shape") or [{}])[0]), "")
+        node = (graph or {}).get(name, OrtNode())
+        time_us, runs = per_call(times, calls)
+        layers.append(
+            LayerTime(
+                name=name,
+                op=op,
+                kernel=op,
+                precision=precision,
+                time_ns=time_us * 1e3,
+                origins=(_COPY.sub("", name),),
+                format=_format(op, precision, node.bits),
+                calls=runs,
+                inputs=tuple(n for n in node.inputs if n in durations),
+            )
         )
-        for (name, op), values in durations.items()
-    ]
+    return layers
+
+
+def _format(op: str, precision: str, bits: int) -> str:
+    """The format that a node computes in."""
+    if op in _INT8_OPS:
+        return "int8"
+    if op in _PACKED_OPS:
+        return f"int{bits}" if bits else ""
+    return _FORMATS.get(precision, "")
 
 
 class OrtPlan:
@@ -182,6 +231,22 @@ class OrtPlan:
 
         model = onnx.load(self._path, load_external_data=False)
         return tuple(n.op_type for n in model.graph.node)
+
+    def graph(self) -> dict[str, OrtNode]:
+        """The plan's nodes by name; none of a plan that is optimized when it is loaded."""
+        import onnx
+
+        if self.note:
+            return {}
+        nodes = onnx.load(self._path, load_external_data=False).graph.node
+        writers = {value: node.name for node in nodes for value in node.output if value}
+        return {
+            node.name: OrtNode(
+                inputs=tuple(dict.fromkeys(writers[v] for v in node.input if v in writers)),
+                bits=next((a.i for a in node.attribute if a.name == "bits"), 0),
+            )
+            for node in nodes
+        }
 
 
 class OnnxRuntime:

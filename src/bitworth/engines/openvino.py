@@ -10,9 +10,11 @@ in one thread.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,11 @@ from bitworth.engines.plan_file import write_file
 from bitworth.engines.streams import StreamRunner
 
 _HINTS = {"fp32": "f32", "bf16": "bf16"}
+#: What the plugin calls the type that a kernel computes in, by Bitworth's format.
+_FORMATS = {
+    "f32": "fp32", "fp32": "fp32", "f16": "fp16", "fp16": "fp16", "bf16": "bf16", "i8": "int8",
+    "u8": "int8", "i4": "int4", "u4": "int4",
+}  # fmt: skip
 _NAMES = {"float32": "fp32", "f32": "fp32", "bfloat16": "bf16", "bf16": "bf16"}
 
 
@@ -97,7 +104,7 @@ class OvRunner(StreamRunner[OvStream]):
         self._profiled = profiled
 
     def profile(self, calls: int) -> Sequence[LayerTime]:
-        """Mean time of each executed node over ``calls`` runs, from the plugin's counters."""
+        """Time of each executed node over ``calls`` runs, from the plugin's counters."""
         import openvino as ov
 
         compiled = self._profiled()
@@ -105,28 +112,36 @@ class OvRunner(StreamRunner[OvStream]):
         ports = {_name(port): port for port in compiled.inputs}
         for name, value in self.inputs().items():
             request.set_tensor(ports[name], ov.Tensor(value))
-        origins = {
-            op.get_friendly_name(): _origins(op)
-            for op in compiled.get_runtime_model().get_ordered_ops()
-        }
+        ordered = compiled.get_runtime_model().get_ordered_ops()
+        origins = {op.get_friendly_name(): _origins(op) for op in ordered}
         request.infer()
-        totals: dict[str, LayerTime] = {}
+        times: dict[str, list[float]] = defaultdict(list)
+        told: dict[str, Any] = {}
         for _ in range(calls):
             request.infer()
             for info in request.get_profiling_info():
-                if "NOT_RUN" in str(info.status):
-                    continue
-                kernel, _, precision = info.exec_type.rpartition("_")
-                before = totals[info.node_name].time_ns if info.node_name in totals else 0.0
-                totals[info.node_name] = LayerTime(
-                    name=info.node_name,
+                if "NOT_RUN" not in str(info.status):
+                    times[info.node_name].append(info.real_time.total_seconds() * 1e9)
+                    told[info.node_name] = info
+        readers = _executed_inputs(ordered, set(times))
+        layers = []
+        for name, info in told.items():
+            kernel, _, precision = info.exec_type.rpartition("_")
+            layers.append(
+                LayerTime(
+                    name=name,
                     op=info.node_type,
                     kernel=kernel,
                     precision=precision,
-                    time_ns=before + info.real_time.total_seconds() * 1e9 / calls,
-                    origins=origins.get(info.node_name, ()),
+                    # A node that some calls skip takes its share of them.
+                    time_ns=median(times[name]) * len(times[name]) / calls,
+                    origins=origins.get(name, ()),
+                    format=_FORMATS.get(precision.lower(), ""),
+                    calls=len(times[name]) / calls,
+                    inputs=readers.get(name, ()),
                 )
-        return list(totals.values())
+            )
+        return layers
 
     def precision(self) -> str:
         """The precision hint that the compiled model reports."""
@@ -198,7 +213,7 @@ class OpenVino:
         bf16 = (
             FormatSupport("native", "INFERENCE_PRECISION_HINT=bf16")
             if "BF16" in capabilities
-            else FormatSupport("absent", f"this CPU has no bf16; the plugin lists {listed}")
+            else FormatSupport("emulated", f"this CPU has no bf16 (it has {listed}); quality only")
         )
         return EngineInfo(
             name=self.name,
@@ -299,6 +314,18 @@ def _properties(precision: str, options: EngineOptions) -> dict[str, object]:
 def _layer_types(compiled: Any) -> tuple[str, ...]:
     types = (_info(op, "layerType") for op in compiled.get_runtime_model().get_ordered_ops())
     return tuple(t for t in types if t not in ("Const", "Input", "Output"))
+
+
+def _executed_inputs(ordered: Sequence[Any], executed: set[str]) -> dict[str, tuple[str, ...]]:
+    """By node the executed nodes that it reads; those that did not run are looked through."""
+    sources: dict[str, tuple[str, ...]] = {}
+    for op in ordered:  # inputs come before what reads them
+        found: dict[str, None] = {}
+        for port in op.inputs():
+            name = port.get_source_output().get_node().get_friendly_name()
+            found.update(dict.fromkeys((name,) if name in executed else sources.get(name, ())))
+        sources[op.get_friendly_name()] = tuple(found)
+    return sources
 
 
 def _origins(op: Any) -> tuple[str, ...]:

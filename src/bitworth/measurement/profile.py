@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bitworth.engines.base import LayerTime
 from bitworth.recipe.site import Site
@@ -54,28 +54,25 @@ def map_layers(
     return tuple(mapped)
 
 
-def site_times(mapped: Sequence[MappedLayer]) -> dict[str, float]:
-    """Time of each site in ns; a layer that computes several shares its time among them."""
+def site_times(layers: Iterable[tuple[float, Sequence[str]]]) -> dict[str, float]:
+    """Time of each site, from pairs of a layer's time and sites; several share it evenly."""
     times: dict[str, float] = {}
-    for item in mapped:
-        for site in item.sites:
-            times[site] = times.get(site, 0.0) + item.layer.time_ns / len(item.sites)
+    for time, sites in layers:
+        for site in sites:
+            times[site] = times.get(site, 0.0) + time / len(sites)
     return times
 
 
-def stored_form(mapped: Sequence[MappedLayer]) -> list[dict[str, Any]]:
-    """Plain values, to be kept as JSON."""
-    return [{**vars(item.layer), "sites": list(item.sites)} for item in mapped]
-
-
-def restored(stored: Sequence[Mapping[str, Any]]) -> tuple[MappedLayer, ...]:
-    """What ``stored_form`` took apart."""
-    return tuple(
-        MappedLayer(LayerTime(**{**layer, "origins": tuple(layer["origins"])}), tuple(sites))
-        for layer, sites in (
-            ({k: v for k, v in item.items() if k != "sites"}, item["sites"]) for item in stored
-        )
-    )
+def profile_fault(layers: Sequence[LayerTime]) -> str:
+    """Why a profile cannot be used, in one sentence; empty if it can."""
+    if not layers:
+        return "the engine's profiler reports no layer"
+    for layer in layers:
+        if not math.isfinite(layer.time_ns) or layer.time_ns < 0:
+            return f"the engine's profiler reports {layer.time_ns:g} ns for layer '{layer.name}'"
+    if not sum(layer.time_ns for layer in layers):
+        return f"the engine's profiler reports no time for any of {len(layers)} layers"
+    return ""
 
 
 def _computes_sites(layer: LayerTime) -> bool:

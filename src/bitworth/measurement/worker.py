@@ -14,6 +14,7 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
@@ -48,6 +49,7 @@ class Session:
         self._engine: Engine | None = None
         self._runner: Runner | None = None
         self._bound: dict[str, str] | None = None
+        self._streams = 1
 
     def handle(self, request: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Reply:
         """Answer one command.
@@ -83,8 +85,7 @@ class Session:
             case "block":
                 return self._block(**request), {}
             case "profile":
-                layers = self._ready.profile(request["calls"])
-                return {"layers": [vars(layer) for layer in layers]}, {}
+                return self._profile(**request), {}
             case unknown:
                 raise EngineError(f"unknown command {unknown}")
 
@@ -147,6 +148,7 @@ class Session:
     ) -> dict[str, Any]:
         found = self._find(engine)
         before = _resident_bytes()
+        self._streams = int(options.get("streams", 1))
         start = perf_counter_ns()
         self._runner = found.open(Path(plan), precision, EngineOptions(**options)).load()
         return {
@@ -162,6 +164,26 @@ class Session:
         if thrown_away and min(thrown_away) < 0:
             raise InvalidRun("the clock went backwards in the lead-in of a block")
         return {"samples": samples}
+
+    def _profile(self, calls: int, plain: bool = True) -> dict[str, Any]:
+        """Layer times, and with ``plain`` beside them the time of calls that nothing profiles."""
+        before = self._plain_ns(calls) if plain else []
+        layers = self._ready.profile(calls)
+        after = self._plain_ns(calls) if plain else []
+        told = median([*before, *after]) if plain else None
+        return {"layers": [vars(layer) for layer in layers], "plain_ns": told}
+
+    def _plain_ns(self, calls: int) -> list[int]:
+        """Wall time of each of ``calls`` runs, after one that does not count."""
+        if self._streams == 1:
+            return self._ready.time_block(calls + 1)[1:]
+        # A block's samples would be of as many runs as there are streams.
+        samples = []
+        for _ in range(calls + 1):
+            start = perf_counter_ns()
+            self._ready.run()
+            samples.append(perf_counter_ns() - start)
+        return samples[1:]
 
     def _check(self) -> None:
         """Compare the inputs with what was bound: a run must not have written to them."""

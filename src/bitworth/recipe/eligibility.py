@@ -104,6 +104,11 @@ RULES: tuple[EngineRule, ...] = (
         "onnxruntime 1.32 makes a QLinearConv only of a Conv whose output is quantized too",
     ),
     EngineRule(
+        "onnxruntime-gemm-output", _ORT, ("int8",), _STATIC,
+        "(op_type == 'Gemm' and biased or becomes_gemm) and placement == 'input_only'",
+        "onnxruntime 1.32 computes a Gemm with a bias in float where its output is not quantized",
+    ),
+    EngineRule(
         "onnxruntime-weight-on-left", _ORT, _INT, _ALL,
         "weight_on_left",
         "onnxruntime 1.32 dequantizes a weight on the left of a MatMul and computes in float",

@@ -24,6 +24,7 @@ SITE_NAMES: Mapping[str, Kind] = {
     "has_weight": "condition",
     "weight_on_left": "condition",  # W @ x
     "weight_transposed": "condition",  # a Gemm's weight is stored (out, in)
+    "biased": "condition",  # a third input: the bias of a convolution or a Gemm
     "becomes_gemm": "condition",  # a MatMul and the constant added behind it, of fixed shape
 }
 
@@ -46,6 +47,7 @@ def site_values(site: Site) -> dict[str, Any]:
         "has_weight": weighted,
         "weight_on_left": weighted and site.weight_input == 0,
         "weight_transposed": weighted and site.op_type == "Gemm" and site.weight_axis == 0,
+        "biased": site.biased,
         "becomes_gemm": site.becomes_gemm,
     }
 

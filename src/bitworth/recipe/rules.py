@@ -86,7 +86,7 @@ _ORT_SITES = (
         reason="a MatMul and the addition behind it become a Gemm before Q/DQ are looked at; "
         "without Q/DQ between them it computes in float",
     ),
-    _MATRIX,
+    replace(_MATRIX, where="op_type == 'MatMul' or op_type == 'Gemm' and not biased"),
 )
 #: OpenVINO 2026.4, measured likewise.
 _OV_SITES = (

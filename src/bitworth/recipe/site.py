@@ -28,6 +28,7 @@ class Site:
             is input 0).
         scope: of a product of two activations, the attention that it is part of; products of one
             attention share it.
+        biased: whether the node adds a bias: its third input.
         becomes_gemm: whether engines that join a MatMul with the constant that is added behind it
             can make a Gemm of this one.
     """
@@ -45,6 +46,7 @@ class Site:
     dtype: str = "float32"
     second: str = ""
     scope: str = ""
+    biased: bool = False
     becomes_gemm: bool = False
 
     @property

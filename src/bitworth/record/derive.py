@@ -18,14 +18,21 @@ from bitworth.record.losses import (
     metric_scores,
     resolvable_losses,
 )
+from bitworth.record.profile_derived import (
+    conversions_of,
+    group_bounds,
+    outlooks,
+    own_profile,
+    reasons,
+    splits,
+    uncovered_times,
+)
 from bitworth.record.schema import (
     CellDerived,
     CellFacts,
     Derived,
     Facts,
-    GroupBound,
     QualityFacts,
-    UncoveredTime,
     VariantFacts,
     VariantSummary,
 )
@@ -37,7 +44,6 @@ from bitworth.verdict import (
     Decision,
     Gate,
     TimingRules,
-    amdahl_ceiling,
     decide,
     sig6,
     worst_cell,
@@ -146,17 +152,25 @@ def _cell(facts: Facts, cell: CellFacts, rules: TimingRules) -> CellDerived:
         for variant, candidate in zip(studied, candidates, strict=True)
     )
     base = () if baseline is None else (_summary(cell, baseline, None, baseline, None),)
-    coverage, bounds = _bounds(cell)
+    profile = own_profile(baseline)
+    coverage, bounds = group_bounds(cell, profile)
+    found, converted = splits(cell), conversions_of(cell, profile)
+    compared = {r.variant: r.comparison for r in rows}
+    bounded = outlooks(cell, profile, compared)
     return CellDerived(
         engine=cell.engine,
         verdicts=tuple(verdicts),
         variants=base + rows,
         profile_coverage=coverage,
         bounds=bounds,
-        uncovered=_uncovered(facts, cell),
+        uncovered=uncovered_times(facts, profile),
         decision=decision,
         latency=latencies(cell, verdicts),
         cycles=cycle_ratios(cell, rules),
+        splits=found,
+        conversions=converted,
+        reasons=reasons(cell, profile, found, converted, bounded, compared),
+        outlooks=bounded,
     )
 
 
@@ -255,36 +269,3 @@ def _best_free_win(cell: CellFacts, decision: Decision) -> str | None:
     passing = [c for c in decision.candidates if c.state == "pass" and c.name in cell.free_wins]
     best = max(passing, key=lambda c: c.criteria[0].low or 0.0, default=None)
     return None if best is None else best.name
-
-
-def _uncovered(facts: Facts, cell: CellFacts) -> tuple[UncoveredTime, ...]:
-    """What no recipe covers, with its time in the baseline's own profile."""
-    total = sum(layer.time_ns for layer in cell.profile)
-    found = []
-    for node, what in facts.subject.uncovered:
-        times = [m.time_ns for m in cell.profile if m.name == node and not m.sites]
-        share = sig6(sum(times) / total) if times and total > 0 else None
-        found.append(UncoveredTime(node=node, what=what, share_of_profile=share))
-    return tuple(found)
-
-
-def _bounds(cell: CellFacts) -> tuple[float | None, tuple[GroupBound, ...]]:
-    """Amdahl's ceiling of each group, from the baseline's own profile.
-
-    Only time that is mapped to sites counts for a group; all of the profile is the whole.
-    """
-    total = sum(layer.time_ns for layer in cell.profile)
-    if total <= 0:
-        return None, ()
-    by_site: dict[str, float] = {}
-    for layer in cell.profile:
-        for id_ in layer.sites:
-            by_site[id_] = by_site.get(id_, 0.0) + layer.time_ns / len(layer.sites)
-    mapped = sum(by_site.values())
-    groups = {name: sum(by_site.get(i, 0.0) for i in ids) for name, ids in cell.groups.items()}
-    bounds = []
-    for name, time in sorted(groups.items()):
-        share = min(time / total, 1.0)
-        ceiling = sig6(amdahl_ceiling(share, 0.0)) if share < 1 else None
-        bounds.append(GroupBound(group=name, share_of_profile=sig6(share), ceiling_speedup=ceiling))
-    return sig6(mapped / total), tuple(bounds)

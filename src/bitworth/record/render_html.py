@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from bitworth.record.address import written
 from bitworth.record.plot import speed_loss_svg
+from bitworth.record.plot_split import time_split_svg
 from bitworth.record.schema import Record
 from bitworth.record.sections import answer, sections, title
 
@@ -20,11 +21,13 @@ def render_html(record: Record) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["written"] = written
+    parts = sections(record)
     return environment.from_string(source).render(
         title=title(record),
         answer=answer(record),
         kind=record.derived.decision.kind,
         # The compiler escapes the names that it writes into the picture.
         picture=Markup(speed_loss_svg(record)),
-        sections=sections(record),
+        time_picture=Markup(time_split_svg(record)) if any(s.picture for s in parts) else "",
+        sections=parts,
     )

@@ -9,10 +9,11 @@ from urllib.parse import quote
 from bitworth.record.address import written
 from bitworth.record.cells import Cell, Span, Table, line
 from bitworth.record.schema import Record
-from bitworth.record.sections import Section, answer, sections, title
+from bitworth.record.sections import Section, answer, pictured, sections, title
 from bitworth.record.tables import decision_lines, verdict_table
 
 _ALT = "Speed-up against loss, with intervals, of every variant that was timed"
+_TIME_ALT = "Where the time goes: a stacked bar for each plan, by kind of work"
 
 
 def render_markdown(record: Record, svg_name: str) -> str:
@@ -21,7 +22,7 @@ def render_markdown(record: Record, svg_name: str) -> str:
         f"# {_cell(title(record))}",
         _cell(answer(record)),
         f"![{_ALT}]({quote(svg_name)})",
-        *(_section(section) for section in sections(record)),
+        *(_section(section, svg_name) for section in sections(record)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -34,6 +35,7 @@ def render_result(record: Record, svg_name: str) -> str:
         _items(decisions) if decisions else _cell(answer(record)),
         f"![{_ALT}]({quote(svg_name)})",
         *(_table(_narrow(table)) for table in tables),
+        *([_time_picture(svg_name)] if pictured(record) else []),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -65,10 +67,21 @@ def address_comment(address: str) -> str:
     return f"<!-- bw:{written(address)} -->"
 
 
-def _section(section: Section) -> str:
+def time_picture(svg_name: str) -> str:
+    """The file of the picture of where the time goes, beside the one of speed against loss."""
+    return svg_name.removesuffix(".svg") + ".time.svg"
+
+
+def _time_picture(svg_name: str) -> str:
+    return f"![{_TIME_ALT}]({quote(time_picture(svg_name))})"
+
+
+def _section(section: Section, svg_name: str) -> str:
     parts = [f"## {section.title}"]
     if section.lines:
         parts.append(_items(section.lines))
+    if section.picture:
+        parts.append(_time_picture(svg_name))
     parts += [_table(table) for table in section.tables]
     parts += [_folded(table) for table in section.folded]
     if section.code is not None:

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bitworth.record.cells import Table
+from bitworth.record.cells import Table, at
 from bitworth.record.schema import Record
 from bitworth.record.sections import answer
 from bitworth.record.tables import decision_lines, verdict_table
@@ -49,7 +49,7 @@ class FittedTable:
 
 
 def render(record: Record) -> Group:
-    """The verdict table and the decision of every cell, and the study's."""
+    """The verdict table and the decision of every cell, why, and the study's decision."""
     parts: list[RenderableType] = []
     cells = decision_lines(record)
     for i, (name, sentence) in enumerate(cells):
@@ -57,11 +57,34 @@ def render(record: Record) -> Group:
             Text(name.text, style="bold"),
             FittedTable(verdict_table(record, i)),
             _decision(sentence.text),
+            *_why(record, i),
             Text(),
         ]
     if len(cells) != 1:
         parts += [Text("The study", style="bold"), _decision(answer(record).text)]
     return Group(*parts)
+
+
+def _why(record: Record, i: int) -> Iterator[RenderableType]:
+    """Why the variant that ships is as fast as it is; where none does, the fastest one."""
+    cell = record.derived.cells[i]
+    speed = {
+        v.variant: 1 / v.comparison.time_ratio
+        for v in cell.variants
+        if v.comparison is not None and v.comparison.time_ratio
+    }
+    told = {r.variant: r for r in cell.reasons if r.sentences and r.variant in speed}
+    fastest = max(told, key=lambda name: speed[name], default=None)
+    chosen = cell.decision.variant if cell.decision.variant in told else fastest
+    if chosen is None:
+        return
+    place = next(j for j, r in enumerate(cell.reasons) if r.variant == chosen)
+    path = ("derived", "cells", i, "reasons", place)
+    name = at(record, *path, "variant").text
+    yield Text(f"Why {name} is {speed[chosen]:.3g} times as fast:")
+    for k in range(len(told[chosen].sentences)):
+        sentence = at(record, *path, "sentences", k).text
+        yield Padding(Text(f"- {sentence}"), (0, 0, 0, 2), expand=False)
 
 
 def _decision(sentence: str) -> Text:

@@ -11,8 +11,15 @@ from typing import Any, Literal
 from pydantic import Field
 
 from bitworth.recipe.recipe import Recipe
+from bitworth.record.conversions import Conversions
+from bitworth.record.device_profile import DeviceProfile
 from bitworth.record.part import Part
+from bitworth.record.profile_facts import ProfileFacts
 from bitworth.record.site_facts import QuantizedSiteFact, RescaledFact
+from bitworth.record.time_split import TimeSplit
+from bitworth.record.variant_bounds import WorkFact
+from bitworth.record.variant_outlook import VariantOutlook
+from bitworth.record.why import Why
 from bitworth.verdict import (
     CellVerdict,
     Comparison,
@@ -24,7 +31,7 @@ from bitworth.verdict import (
     TimingRules,
 )
 
-SCHEMA_VERSION: Literal[3] = 3
+SCHEMA_VERSION: Literal[4] = 4
 
 
 class Tensor(Part):
@@ -188,6 +195,7 @@ class VariantFacts(Part):
     quality: QualityFacts | None = None
     check: OptimizationCheck | None = None
     batch_check: BatchCheck | None = None
+    profile: ProfileFacts | None = Field(default=None, description="None: it was not profiled")
 
 
 class SessionFacts(Part):
@@ -226,17 +234,6 @@ class TimingJob(Part):
     stopped: str = Field(description="why no further session ran")
 
 
-class LayerFact(Part):
-    """One layer of the baseline's profile and the sites that it computes."""
-
-    name: str
-    op: str
-    kernel: str
-    precision: str
-    time_ns: float
-    sites: tuple[str, ...]
-
-
 class CellFacts(Part):
     """One engine, device, shape and set of options, with its variants and their timing."""
 
@@ -258,8 +255,13 @@ class CellFacts(Part):
     notes: tuple[str, ...] = Field(default=(), description="what was done to make it fair")
     groups: dict[str, tuple[str, ...]] = Field(description="site ids by group, as resolved here")
     variants: tuple[VariantFacts, ...]
-    profile: tuple[LayerFact, ...]
     jobs: tuple[TimingJob, ...]
+    limits: DeviceProfile | None = Field(
+        default=None, description="measured rates of this device; None: not measured"
+    )
+    work: dict[str, WorkFact] = Field(
+        default={}, description="products that each site is at this cell's shapes, by id"
+    )
 
 
 class NotRun(Part):
@@ -353,6 +355,16 @@ class CellDerived(Part):
         default=(), description="comparisons in clock cycles, where the clocks differ"
     )
     latency: tuple[Latency, ...] = Field(default=(), description="absolute, of this run alone")
+    splits: tuple[TimeSplit, ...] = Field(default=(), description="of every plan with a profile")
+    conversions: tuple[Conversions, ...] = Field(
+        default=(), description="of every variant with a profile, against the baseline's"
+    )
+    reasons: tuple[Why, ...] = Field(
+        default=(), description="why each profiled variant is as fast as it is"
+    )
+    outlooks: tuple[VariantOutlook, ...] = Field(
+        default=(), description="what each quantized variant could give, and gave"
+    )
 
 
 class Derived(Part):
@@ -369,7 +381,7 @@ class Derived(Part):
 class Record(Part):
     """One study."""
 
-    schema_version: Literal[3] = SCHEMA_VERSION
+    schema_version: Literal[4] = SCHEMA_VERSION
     id: str
     facts: Facts
     derived: Derived

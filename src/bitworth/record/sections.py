@@ -29,6 +29,14 @@ from bitworth.record.tables_facts import (
     subject_table,
 )
 from bitworth.record.tables_latency import latency_table
+from bitworth.record.tables_profile import (
+    conversion_table,
+    group_table,
+    kernel_table,
+    outlook_table,
+    split_table,
+    unfused_table,
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,7 @@ class Section:
         tables: tables that have rows.
         folded: tables that only some readers want, shown folded where that is possible.
         code: a command, shown as it is to be typed.
+        picture: whether the picture of where the time goes stands above the tables.
     """
 
     title: str
@@ -48,6 +57,7 @@ class Section:
     tables: tuple[Table, ...] = ()
     folded: tuple[Table, ...] = ()
     code: Cell | None = None
+    picture: bool = False
 
 
 def title(record: Record) -> Cell:
@@ -85,16 +95,63 @@ def sections(record: Record) -> tuple[Section, ...]:
         ),
         Section("Checks", (), _by_cell(record, check_table, keep_notes=True)),
         Section("Recipes", (), _by_cell(record, recipe_table), _by_cell(record, site_table)),
+        *_profile_sections(record),
         Section(
             "What could be gained at most",
             (),
-            (*_by_cell(record, bound_table), *_by_cell(record, uncovered_table)),
+            (
+                *_by_cell(record, outlook_table),
+                *_by_cell(record, bound_table),
+                *_by_cell(record, uncovered_table),
+            ),
         ),
         Section("Environment", (), (environment_table(record),), _by_cell(record, engine_table)),
         Section("Not run", (), _filled(not_run_table(record))),
         Section("Look again when", (), _filled(revisit_table(record))),
         Section("How to rerun", code=at(record, "facts", "command")),
     )
+
+
+def pictured(record: Record) -> bool:
+    """Whether there is a picture of where the time goes: two plans at least that compare."""
+    return any(len(cell.splits) > 1 for cell in record.derived.cells)
+
+
+def _profile_sections(record: Record) -> tuple[Section, ...]:
+    """Where the time goes, of records that have profiles."""
+    tables = _by_cell(record, split_table)
+    if not tables:
+        return ()
+    return (
+        Section(
+            "Where the time goes, and why",
+            _why(record),
+            (*tables, *_by_cell(record, conversion_table)),
+            (
+                *_by_cell(record, group_table),
+                *_by_cell(record, kernel_table),
+                *_by_cell(record, unfused_table),
+            ),
+            picture=pictured(record),
+        ),
+    )
+
+
+def _why(record: Record) -> tuple[Cell, ...]:
+    """The sentences about each variant, one after another."""
+    several = len(record.derived.cells) > 1
+    lines = []
+    for i, cell in enumerate(record.derived.cells):
+        for j, found in enumerate(cell.reasons):
+            path = ("derived", "cells", i, "reasons", j)
+            told = [
+                part
+                for k in range(len(found.sentences))
+                for part in (" ", at(record, *path, "sentences", k))
+            ]
+            where = (cell_title(record, i), ", ") if several else ()
+            lines.append(line(*where, at(record, *path, "variant"), ":", *told))
+    return tuple(lines)
 
 
 def _where_any(title: str, tables: tuple[Table, ...]) -> tuple[Section, ...]:

@@ -59,12 +59,14 @@ def write_record(record: Record, path: Path) -> tuple[Path, ...]:
 
 
 def replace_derived(derived: Derived, path: Path) -> None:
-    """Write other conclusions into a record; its facts and its samples file stay as they are.
+    """Write other conclusions into a record, in today's schema.
+
+    What its facts say and its samples file stay as they are.
 
     Raises:
         UserError: the disk is full or the folder cannot be written.
     """
-    tree = _parse(path.read_bytes())
+    tree = upgrade(_parse(path.read_bytes()))
     tree["derived"] = derived.model_dump(mode="json")
     tree["schema_version"] = SCHEMA_VERSION
     write_atomic(path, _readable(tree))

@@ -82,10 +82,12 @@ def bound_table(record: Record, i: int) -> Table:
     )
     notes = []
     if derived.profile_coverage is not None:
+        names = [v.name for v in record.facts.cells[i].variants]
+        j = names.index(BASELINE)
         notes = [
             line(
                 "From the baseline's own profile of ",
-                at(record, "facts", "cells", i, "profile"),
+                at(record, "facts", "cells", i, "variants", j, "profile", "layers"),
                 " layers, of whose time ",
                 at(record, *path, "profile_coverage"),
                 " is mapped to sites. The ceiling is the whole's speed-up if the group took no "

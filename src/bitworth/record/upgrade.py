@@ -46,5 +46,20 @@ def _from_2(tree: Tree) -> Tree:
     return {**tree, "schema_version": 3}
 
 
+def _from_3(tree: Tree) -> Tree:
+    """Version 4 keeps the profile of every variant; an older record has the baseline's alone."""
+    cells = []
+    for cell in tree["facts"]["cells"]:
+        layers = cell["profile"]
+        profile = {"plan_sha256": None, "calls": None, "plain_ns": None, "layers": layers}
+        variants = [
+            {**v, "profile": profile} if i == 0 and layers else v
+            for i, v in enumerate(cell["variants"])
+        ]
+        cells.append({**{k: v for k, v in cell.items() if k != "profile"}, "variants": variants})
+    facts = {**tree["facts"], "cells": cells}
+    return {**tree, "schema_version": 4, "facts": facts}
+
+
 _COMPARISONS = ("comparison", "against_best")
-_STEPS: dict[object, Callable[[Tree], Tree]] = {1: _from_1, 2: _from_2}
+_STEPS: dict[object, Callable[[Tree], Tree]] = {1: _from_1, 2: _from_2, 3: _from_3}

@@ -6,20 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bitworth.calibration.taps import RunError
 from bitworth.engines.base import Arrays, EngineOptions
 from bitworth.engines.cpu import usable_cores
 from bitworth.measurement.device_lock import device_lock
-from bitworth.measurement.profile import MappedLayer, restored, site_times, stored_form
+from bitworth.measurement.profile import site_times
 from bitworth.measurement.tail import samples_needed
 from bitworth.measurement.timing import TimedPlan, TimingTarget
 from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe.consistency import engine_hint
 from bitworth.recipe.rules import Preference, preference
 from bitworth.record.derive import BASELINE
-from bitworth.record.schema import CellFacts, LayerFact, TimingJob, VariantFacts
+from bitworth.record.device_profile import DeviceProfile
+from bitworth.record.schema import CellFacts, TimingJob, VariantFacts
 from bitworth.record.store import canonical, sha256
-from bitworth.study.cell_stage import decided_options, probe_engine, profile_plan
+from bitworth.record.variant_bounds import WorkFact
+from bitworth.study.cell_stage import decided_options, probe_engine
 from bitworth.study.context import StudyContext, slug
+from bitworth.study.device_limits import device_limits
 from bitworth.study.preferences import told_preferences
 from bitworth.study.sections import CellConfig
 from bitworth.study.timed_input import batch_samples, timed_input
@@ -32,7 +36,6 @@ from bitworth.study.timing_stage import (
 )
 from bitworth.study.variant_run import CellEngine, run_plain, run_variant
 from bitworth.study.variants import group_sites
-from bitworth.verdict import sig6
 
 AS_GIVEN = "as given"
 
@@ -46,7 +49,8 @@ class CellRun:
     name: str
     engine: CellEngine | None = None
     variants: list[VariantFacts] = field(default_factory=list)
-    profile: tuple[MappedLayer, ...] = ()
+    limits: DeviceProfile | None = None
+    work: dict[str, WorkFact] = field(default_factory=dict)
     jobs: list[TimingJob] = field(default_factory=list)
     running: JobPlan | None = None
     failures: list[tuple[str, str]] = field(default_factory=list)
@@ -61,6 +65,7 @@ class CellRun:
             info,
             self._options(),
             self._preference(info),
+            self.inputs,
             batch if len(batch) > 1 else (),
         )
         baseline = run_plain(self.study, self.engine, BASELINE, "fair", judged=True)
@@ -72,13 +77,32 @@ class CellRun:
             self.variants.append(
                 run_plain(self.study, self.engine, AS_GIVEN, "as_given", judged=False)
             )
-        self._profile_baseline()
-        times = site_times(self.profile)
+        if baseline.profile is not None and baseline.profile.failed:
+            self.failures.append(("profile of the baseline", baseline.profile.failed))
+        times = self.site_times()
         for variant in self.study.config.variant:
             if variant.engines and self.config.engine not in variant.engines:
                 self.failures.append((variant.name, "the study asks for it on another engine"))
             else:
                 self.variants.append(run_variant(self.study, self.engine, variant, times))
+        self._measure_limits(self.engine)
+
+    def _measure_limits(self, engine: CellEngine) -> None:
+        """What the device can do at the shapes of the sites that some variant quantizes."""
+        quantized = {
+            entry.site for v in self.variants if v.state == "measured" for entry in v.sites
+        }
+        baseline = self.variants[0].profile
+        # With several streams a call has a part of the threads, and no profile of its own.
+        if not quantized or baseline is None or not baseline.layers or engine.options.streams > 1:
+            return
+        try:
+            self.limits, self.work = device_limits(
+                self.study, engine.cell, engine.engine, engine.info, engine.options,
+                engine.inputs, quantized,
+            )  # fmt: skip
+        except (WorkerFailed, RunError) as failure:
+            self.failures.append(("limits of the device", str(failure)))
 
     def _options(self) -> EngineOptions:
         """The cell's options; what throughput leaves to the engine is decided once for a study."""
@@ -180,18 +204,9 @@ class CellRun:
             notes=self._notes(),
             groups=self._groups(),
             variants=tuple(self.variants),
-            profile=tuple(
-                LayerFact(
-                    name=m.layer.name,
-                    op=m.layer.op,
-                    kernel=m.layer.kernel,
-                    precision=m.layer.precision,
-                    time_ns=sig6(m.layer.time_ns),
-                    sites=m.sites,
-                )
-                for m in self.profile
-            ),
             jobs=tuple(jobs),
+            limits=self.limits,
+            work=self.work,
         )
 
     def _preference(self, info: dict[str, Any]) -> Preference:
@@ -202,7 +217,7 @@ class CellRun:
         sites = self.study.subject.sites
         if not sites:
             return {}
-        times = site_times(self.profile)
+        times = self.site_times()
         # Without a profile a group by share of time has no members that anyone could name.
         known = [g for g in self.study.config.group if times or g.top_share is None]
         names = ["all", *(g.name for g in known)]
@@ -249,26 +264,11 @@ class CellRun:
     def _is_free_win(variant: VariantFacts) -> bool:
         return variant.source == "precision" and variant.name not in (BASELINE, AS_GIVEN)
 
-    def _profile_baseline(self) -> None:
-        """Profile it once a study: groups by share of time must not change on the way."""
-        assert self.engine is not None
-        stored = self.study.workspace.load("profile", self.name)
-        if stored is not None:
-            self.profile = restored(stored)
-            return
-        try:
-            self.profile = profile_plan(
-                self.study.workspace,
-                self.engine.engine,
-                self.engine.plan_path(self.study, BASELINE),
-                self.engine.options,
-                self.inputs,
-                self.study.subject,
-            )
-        except WorkerFailed as failure:
-            self.failures.append(("profile of the baseline", str(failure)))
-            return
-        self.study.workspace.save(stored_form(self.profile), "profile", self.name)
+    def site_times(self) -> dict[str, float]:
+        """Time of each site in the baseline's own profile."""
+        profiles = (v.profile for v in self.variants[:1])
+        layers = [layer for p in profiles if p is not None for layer in p.layers]
+        return site_times((layer.time_ns, layer.sites) for layer in layers)
 
 
 def cell_names(cells: Sequence[CellConfig]) -> tuple[str, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bitworth.engines.base import Arrays, EngineOptions, LayerTime
+from bitworth.engines.base import EngineOptions
 from bitworth.measurement.array_store import ArrayStore, is_stored, store_arrays
 from bitworth.measurement.batch import batch_error
 from bitworth.measurement.plans import (
@@ -19,13 +19,12 @@ from bitworth.measurement.plans import (
     runner,
     unoptimized,
 )
-from bitworth.measurement.profile import MappedLayer, map_layers
 from bitworth.measurement.quality import MetricSpec, Quality, Score, evaluate
 from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.record.schema import BatchCheck, OptimizationCheck
 from bitworth.study.data_stage import StudyData
 from bitworth.study.progress import Reporter
-from bitworth.study.subject_stage import Subject, model_path
+from bitworth.study.subject_stage import model_path
 from bitworth.study.workspace import Workspace
 from bitworth.verdict import sig6, sig6_or_none
 
@@ -35,7 +34,6 @@ CHECK_SAMPLES = 16
 CHECK_SLACK = 0.01
 #: What a batch may differ by on a plan without any error: sums in another order are far below.
 BATCH_SLACK = 1e-3
-PROFILE_CALLS = 10
 
 
 @dataclass(frozen=True)
@@ -107,41 +105,18 @@ def decided_options(
     return replace(options, **stored)
 
 
-def profile_plan(
-    workspace: Workspace,
-    engine: str,
-    plan: Path,
-    options: EngineOptions,
-    inputs: Arrays,
-    subject: Subject,
-) -> tuple[MappedLayer, ...]:
-    """The baseline's own layer times, mapped to sites.
-
-    Raises:
-        WorkerFailed: the plan does not run.
-    """
-    with Worker("profile", workspace.path("logs", f"{engine}.log")) as worker:
-        load_plan(worker, engine, plan, "fp32", options)
-        worker.ask("bind", inputs, timeout_s=TIMEOUT_S)
-        worker.ask("block", timeout_s=TIMEOUT_S, lead_in=2, iterations=1)
-        found, _ = worker.ask("profile", timeout_s=TIMEOUT_S, calls=PROFILE_CALLS)
-    layers = [
-        LayerTime(**{**layer, "origins": tuple(layer["origins"])}) for layer in found["layers"]
-    ]
-    sites = (*subject.sites, *subject.attention)
-    return map_layers(layers, sites, subject.producers, subject.upstream)
-
-
 def build_and_judge(
     workspace: Workspace,
     request: PlanRequest,
     judge: Judge,
     reporter: Reporter,
     judged: bool = True,
+    afterwards: Callable[[Worker, dict[str, Any]], None] | None = None,
 ) -> tuple[dict[str, Any], Quality | None]:
     """Build a plan, load the saved bytes, and judge them on all held-out samples.
 
-    All in one worker: whatever kills it is the result of this variant alone.
+    All in one worker: whatever kills it is the result of this variant alone. A plan that was
+    judged is still loaded there when ``afterwards`` gets the worker and what was built.
 
     Returns what was built (size, hash, layers, build time, the precision read back from the loaded
     plan, and with a batch the error of its outputs) and its quality; None for a plan that is not
@@ -173,6 +148,8 @@ def build_and_judge(
                 advance,
                 head=CHECK_SAMPLES,
             )
+        if afterwards is not None:
+            afterwards(worker, built)
     return built, quality
 
 

@@ -81,7 +81,8 @@ def scale_variant(
         for entry in recipe.quantize
         for site in groups[entry.group]
     }
-    rules = excluded(engine, tuple(chosen.values()), ignore_rules)
+    placed = tuple((site, _as_placed(fair, site, entry)) for site, entry in chosen.values())
+    rules = excluded(engine, placed, ignore_rules)
     pairs = [pair for id_, pair in chosen.items() if id_ not in rules]
     moved = smoothing(fair, sites, pairs, statistics)
     amax = {name: found.amax for name, found in statistics.items()} or None
@@ -119,6 +120,13 @@ def write_lowered(variant: LoweredVariant, path: Path, emulated: bool) -> None:
     """
     build = emulate if emulated else lower
     save(build(variant.graph.prepared, variant.scaled.quantized, variant.everywhere), path)
+
+
+def _as_placed(prepared: PreparedModel, site: Site, entry: Quantize) -> Quantize:
+    """The entry as it is lowered: an output that is a head stays in float, whatever it says."""
+    if entry.scheme == "static" and _output(prepared, site, entry) is None:
+        return replace(entry, placement="input_only")
+    return entry
 
 
 def _output(prepared: PreparedModel, site: Site, entry: Quantize) -> str | None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from bitworth.atomic import write_atomic
 from bitworth.record.plot import speed_loss_svg
+from bitworth.record.plot_split import time_split_svg
 from bitworth.record.render_html import render_html
-from bitworth.record.render_markdown import render_markdown
+from bitworth.record.render_markdown import render_markdown, time_picture
 from bitworth.record.schema import Record
+from bitworth.record.sections import pictured
 from bitworth.record.store import replace_derived, write_record
 
 
@@ -22,12 +24,14 @@ class OutputPaths:
         readme: its tables as Markdown.
         report: its tables and pictures as one HTML file.
         picture: speed against loss, SVG.
+        time_picture: where the time goes, SVG; of a study with profiles that compare.
     """
 
     record: Path
     readme: Path
     report: Path
     picture: Path
+    time_picture: Path
 
 
 #: How the file of a study ends that is not finished.
@@ -41,6 +45,7 @@ def output_paths(folder: Path, id_: str) -> OutputPaths:
         readme=folder / f"{id_}.md",
         report=folder / f"{id_}.html",
         picture=folder / f"{id_}.svg",
+        time_picture=folder / time_picture(f"{id_}.svg"),
     )
 
 
@@ -70,5 +75,7 @@ def write_rejudged(record: Record, path: Path) -> None:
 
 def _write_rendered(record: Record, paths: OutputPaths) -> None:
     write_atomic(paths.picture, speed_loss_svg(record).encode())
+    if pictured(record):
+        write_atomic(paths.time_picture, time_split_svg(record).encode())
     write_atomic(paths.readme, render_markdown(record, paths.picture.name).encode())
     write_atomic(paths.report, render_html(record).encode())

@@ -54,6 +54,11 @@ class Subject:
         return self.scan.attention
 
     @property
+    def every_site(self) -> tuple[Site, ...]:
+        """Sites and products of two activations."""
+        return (*self.sites, *self.attention)
+
+    @property
     def producers(self) -> dict[str, str]:
         """Value name to the name of the node that writes it."""
         return {

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bitworth.engines.base import EngineOptions
+from bitworth.engines.base import Arrays, EngineOptions
 from bitworth.errors import UserError
 from bitworth.lowering.emulate_base import emulate_base
-from bitworth.measurement.workers import WorkerFailed
+from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.recipe import Recipe
 from bitworth.recipe.consistency import engine_hint, support_key
 from bitworth.recipe.rules import EMULATED, Preference
@@ -25,6 +25,7 @@ from bitworth.study.cell_stage import (
 )
 from bitworth.study.context import StudyContext, file_key
 from bitworth.study.lowered_variant import LoweredVariant, scale_variant, write_lowered
+from bitworth.study.profiling import profile_loaded
 from bitworth.study.results import plan_facts, quality_facts
 from bitworth.study.sections import VariantConfig
 from bitworth.study.site_facts import site_facts
@@ -50,6 +51,7 @@ class CellEngine:
         info: what the probe found.
         options: the cell's options.
         preferred: what ``auto`` in a recipe resolves to.
+        inputs: what a timed call runs on.
         batch: held-out samples that a timed call takes together; empty for one at a time.
     """
 
@@ -58,6 +60,7 @@ class CellEngine:
     info: dict[str, Any]
     options: EngineOptions
     preferred: Preference
+    inputs: Arrays
     batch: tuple[int, ...] = ()
 
     def plan_path(self, study: StudyContext, variant: str) -> Path:
@@ -291,9 +294,15 @@ def _measured(
     request = PlanRequest(
         engine.engine, model, facts.name, precision, engine.options, plan, engine.batch
     )
+
+    def profile(worker: Worker, built: dict[str, Any]) -> None:
+        built["profile"] = profile_loaded(
+            worker, study.workspace, built["sha256"], engine.inputs, study.subject
+        )
+
     try:
         built, quality = build_and_judge(
-            study.workspace, request, study.judge, study.reporter, judged
+            study.workspace, request, study.judge, study.reporter, judged, profile
         )
     except WorkerFailed as failure:
         return _with(facts, state="failed", reason=study.workspace.without_paths(str(failure)))
@@ -309,6 +318,7 @@ def _measured(
         plan=plan_facts(built, built["precision"]),
         check=check,
         quality=quality and quality_facts(quality, study.metrics, "measured"),
+        profile=built.get("profile"),
     )
     if not engine.batch:
         return facts

@@ -135,6 +135,7 @@ def _site(node: ir.Node) -> Site | str:
         output=str(node.outputs[0].name),
         groups=_int(node, "group", 1),
         dtype="float16" if dtype == ir.DataType.FLOAT16 else "float32",
+        biased=len(node.inputs) > 2 and node.inputs[2] is not None,
         becomes_gemm=_becomes_gemm(node, index),
     )
 
