@@ -17,9 +17,10 @@ from bitworth.record.sections import pictured
 def bars(record: Record, panel: int) -> dict[str, list[tuple[float, float, str]]]:
     """By plan the parts of its bar."""
     chart = time_split_chart(record).to_dict(validate=False)
-    layers = chart["vconcat"][panel]["layer"]
+    data = chart["vconcat"][panel]["layer"][0]["data"]
+    rows = data["values"] if "values" in data else chart["datasets"][data["name"]]
     found: dict[str, list[tuple[float, float, str]]] = {}
-    for row in layers[0]["data"]["values"]:
+    for row in rows:
         found.setdefault(row["plan"], []).append((row["start"], row["end"], row["work"]))
     return found
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import onnx
-
+from bitworth.atomic import write_atomic
 from bitworth.bound.product_graph import Product, product_graph
 from bitworth.calibration.taps import RunError
 from bitworth.errors import UserError
@@ -112,7 +111,7 @@ def run_gemms(
         folder = Path(name)
         for product in products:
             path = folder / f"{product.name}.onnx"
-            onnx.save(product_graph([product], OPSET), path)
+            write_atomic(path, product_graph([product], OPSET).SerializeToString())
             share = minutes / len(products)
             config = gemm_study(product, path, formats, engine, threads, share)
             request = StudyRequest(config, folder, output or folder / "records", command)

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import onnx
-
+from bitworth.atomic import write_atomic
 from bitworth.bound.copy_rate import copy_times
 from bitworth.bound.product_graph import (
     Product,
@@ -37,7 +36,7 @@ from bitworth.verdict import sig6
 KINDS: tuple[Literal["gemm", "conv"], ...] = ("gemm", "conv")
 #: Large products, at which a device comes near its highest rate.
 LARGE = tuple(
-    Product(kind, m, n, k) for kind in KINDS for m, n, k in ((768, 768, 768), (2048, 256, 256))
+    Product(kind, m, n, k) for kind in KINDS for m, n, k in ((512, 512, 512), (1024, 256, 256))
 )
 #: Formats that are measured where an engine has them; the first is what baselines compute in.
 MEASURED = ("fp32", "bf16", "int8")
@@ -65,7 +64,8 @@ def measure_device(
     graphs = {kind: [p for p in wanted if p.kind == kind] for kind in KINDS}
     paths = {kind: workspace.path("roofline", engine, f"{kind}.onnx") for kind in KINDS}
     for kind in KINDS:
-        onnx.save(product_graph(graphs[kind], FORMATS["int8"].onnx_opset), paths[kind])
+        graph = product_graph(graphs[kind], FORMATS["int8"].onnx_opset)
+        write_atomic(paths[kind], graph.SerializeToString())
     formats = [name for name in MEASURED if name == "fp32" or _is_native(info, name)]
     times: list[ProductTime] = []
     with (
