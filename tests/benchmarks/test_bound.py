@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.bound.report import DOCUMENT, Row, apart, insert, records, render, rows
-from bitworth.record.variant_outlook import VariantOutlook, beyond
 
 ROWS = rows(records())
 
@@ -23,19 +22,6 @@ def test_no_measured_speedup_lies_beyond_its_bound() -> None:
 def test_the_document_says_what_the_records_hold() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     assert insert(text, render(ROWS)) == text
-
-
-def test_a_speedup_beyond_its_bound_is_told() -> None:
-    from bitworth.verdict import Comparison
-
-    fields = dict.fromkeys(Comparison.__dataclass_fields__)
-    timed = Comparison(**{**fields, "time_ratio": 0.4, "time_ratio_high": 0.45})  # type: ignore[arg-type]
-    entry = VariantOutlook(
-        variant="v", share_of_profile=0.5, ceiling_speedup=2.0, expected_speedup=None,
-        reached_ratio=None,
-    )  # fmt: skip
-    assert beyond(entry, timed)
-    assert not beyond(entry.model_copy(update={"ceiling_speedup": 2.3}), timed)
 
 
 def test_expectations_are_compared_where_there_are_some() -> None:

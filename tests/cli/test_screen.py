@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bitworth.record.device_profile import CopyTime, DeviceProfile, ProductTime
@@ -81,6 +82,19 @@ def test_a_format_that_gains_nothing_is_not_worth_building(
     done = bitworth("screen", tiny, *ARGUMENTS, "--engine", "mock", "--device-profile", device)
     assert done.code == 0, done.err
     assert "nothing is worth building here" in done.out
+
+
+def test_real_data_is_taken_and_none_is_refused(
+    bitworth: Bitworth, tiny: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "h.npz", x=np.ones((3, 4), np.float32))
+    done = bitworth("screen", tiny, "--holdout", tmp_path / "h.npz", "--engine", "mock")
+    assert done.code == 0, done.err
+    none = bitworth("screen", tiny, "--engine", "mock")
+    assert none.code == 2
+    assert none.err.count("\n") == 1
+    assert "--holdout h.npz" in none.err
+    assert "--calibration" not in none.err
 
 
 def test_a_device_profile_of_another_version_is_refused(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bitworth.engines.base import LayerTime
-from bitworth.measurement.profile import MappedLayer, map_layers, profile_fault, site_times
+from bitworth.measurement.profile import MappedLayer, map_layers, profile_fault
 from bitworth.recipe import Site
 
 #: x -> conv1 -> relu1 -> conv2 -> add (with relu1) -> act -> matmul -> softmax; gate on the side
@@ -82,11 +82,6 @@ def test_a_graph_with_a_cycle_of_names_ends() -> None:
     upstream = {"a": ("vb",), "b": ("va",)}
     (mapped,) = map_layers([layer("Conv", "a")], SITES, {"va": "a", "vb": "b"}, upstream)
     assert mapped.sites == ()
-
-
-def test_site_times_share_what_layers_share() -> None:
-    assert site_times([(10, ("a", "b")), (3, ("a",)), (99, ())]) == {"a": 8.0, "b": 5.0}
-    assert site_times([]) == {}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from bitworth.record.op_classes import (
     op_class,
 )
 from bitworth.record.profile_derived import own_profile
-from bitworth.record.profile_facts import LayerFact, ProfileFacts
+from bitworth.record.profile_facts import LayerFact, ProfileFacts, site_times
 from bitworth.record.schema import Record, VariantFacts
 from bitworth.record.time_split import KERNELS, REST, UNMAPPED, time_split
 
@@ -78,6 +78,12 @@ def test_a_layer_of_several_sites_is_shared() -> None:
         "conv": 0.6, "fc": 0.3, "all": 0.9, UNMAPPED: 0.1,
     }  # fmt: skip
     assert found.gap_ratio is None
+
+
+def test_site_times_share_what_layers_share() -> None:
+    layers = [layer("x", "Conv", 10, "a", "b"), layer("y", "Conv", 3, "a"), layer("z", "Relu", 99)]
+    assert site_times(layers) == {"a": 8.0, "b": 5.0}
+    assert site_times([]) == {}
 
 
 def test_kernels_beyond_the_listed_ones_are_summed() -> None:

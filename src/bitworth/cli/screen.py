@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bitworth.cli import options
 from bitworth.cli.present_screen import as_json, render
+from bitworth.errors import UserError
 from bitworth.record.device_profile import read_device_profile
 from bitworth.study.config import read_study_file
 from bitworth.study.defaults import default_study
@@ -64,6 +65,11 @@ def screen(
             config = config.model_copy(update={"cell": cells or config.cell})
     else:
         options.check_data_options(random_inputs, shape, holdout)
+        if holdout is None and not random_inputs:
+            raise UserError(
+                f"{target}: no data given; give --holdout h.npz (one sample is used), or "
+                "--random-inputs"
+            )
         config, folder = default_study(
             target, calibration=holdout, holdout=holdout, random_inputs=random_inputs,
             shapes=options.parse_shapes(shape), engines=options.check_engines(engine),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bitworth.engines.base import LayerTime
@@ -52,15 +52,6 @@ def map_layers(
                     found.append(behind)
         mapped.append(MappedLayer(layer, tuple(dict.fromkeys(found))))
     return tuple(mapped)
-
-
-def site_times(layers: Iterable[tuple[float, Sequence[str]]]) -> dict[str, float]:
-    """Time of each site, from pairs of a layer's time and sites; several share it evenly."""
-    times: dict[str, float] = {}
-    for time, sites in layers:
-        for site in sites:
-            times[site] = times.get(site, 0.0) + time / len(sites)
-    return times
 
 
 def profile_fault(layers: Sequence[LayerTime]) -> str:

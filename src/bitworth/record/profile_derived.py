@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bitworth.record.conversions import Conversions, conversions
-from bitworth.record.profile_facts import LayerFact, ProfileFacts
+from bitworth.record.profile_facts import LayerFact, ProfileFacts, site_times
 from bitworth.record.schema import (
     CellFacts,
     Facts,
@@ -75,7 +75,7 @@ def reasons(
     """
     by_name = {split.variant: split for split in found}
     reachable = {bound.variant: bound.ceiling_speedup for bound in bounds}
-    times = _site_times(_layers(baseline))
+    times = site_times(_layers(baseline))
     total = sum(layer.time_ns for layer in _layers(baseline))
     before = next(
         (by_name[v.name] for v in cell.variants if v.profile is baseline and v.name in by_name),
@@ -147,7 +147,7 @@ def group_bounds(
     total = sum(layer.time_ns for layer in layers)
     if total <= 0:
         return None, ()
-    by_site = _site_times(layers)
+    by_site = site_times(layers)
     mapped = sum(by_site.values())
     groups = {name: sum(by_site.get(i, 0.0) for i in ids) for name, ids in cell.groups.items()}
     bounds = []
@@ -156,15 +156,6 @@ def group_bounds(
         ceiling = sig6(amdahl_ceiling(share, 0.0)) if share < 1 else None
         bounds.append(GroupBound(group=name, share_of_profile=sig6(share), ceiling_speedup=ceiling))
     return sig6(mapped / total), tuple(bounds)
-
-
-def _site_times(layers: Sequence[LayerFact]) -> dict[str, float]:
-    """Time of each site; a layer of several shares its time among them."""
-    found: dict[str, float] = {}
-    for layer in layers:
-        for id_ in layer.sites:
-            found[id_] = found.get(id_, 0.0) + layer.time_ns / len(layer.sites)
-    return found
 
 
 def _layers(profile: ProfileFacts | None) -> tuple[LayerFact, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pydantic import Field
 
 from bitworth.record.part import Part
@@ -34,3 +36,12 @@ class ProfileFacts(Part):
     )
     layers: tuple[LayerFact, ...]
     failed: str = Field(default="", description="why there is none; empty: there is")
+
+
+def site_times(layers: Iterable[LayerFact]) -> dict[str, float]:
+    """Time of each site in ns; a layer that computes several shares its time among them."""
+    found: dict[str, float] = {}
+    for layer in layers:
+        for site in layer.sites:
+            found[site] = found.get(site, 0.0) + layer.time_ns / len(layer.sites)
+    return found

@@ -10,7 +10,6 @@ from bitworth.calibration.taps import RunError
 from bitworth.engines.base import Arrays, EngineOptions
 from bitworth.engines.cpu import usable_cores
 from bitworth.measurement.device_lock import device_lock
-from bitworth.measurement.profile import site_times
 from bitworth.measurement.tail import samples_needed
 from bitworth.measurement.timing import TimedPlan, TimingTarget
 from bitworth.measurement.workers import WorkerFailed
@@ -18,6 +17,7 @@ from bitworth.recipe.consistency import engine_hint
 from bitworth.recipe.rules import Preference, preference
 from bitworth.record.derive import BASELINE
 from bitworth.record.device_profile import DeviceProfile
+from bitworth.record.profile_facts import site_times
 from bitworth.record.schema import CellFacts, TimingJob, VariantFacts
 from bitworth.record.store import canonical, sha256
 from bitworth.record.variant_bounds import WorkFact
@@ -268,7 +268,7 @@ class CellRun:
         """Time of each site in the baseline's own profile."""
         profiles = (v.profile for v in self.variants[:1])
         layers = [layer for p in profiles if p is not None for layer in p.layers]
-        return site_times((layer.time_ns, layer.sites) for layer in layers)
+        return site_times(layers)
 
 
 def cell_names(cells: Sequence[CellConfig]) -> tuple[str, ...]:
