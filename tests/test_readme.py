@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bitworth.record.derive import derive
+from bitworth.record.pictures import draw
 from bitworth.record.render_html import render_html
 from bitworth.record.render_markdown import render_markdown, render_result, time_picture
 from bitworth.record.sections import pictured
@@ -35,7 +36,9 @@ def test_committed_records_are_valid_and_rendered_text_is_current() -> None:
         svg = path.with_suffix(".svg")
         assert path.with_suffix(".md").read_text() == render_markdown(record, svg.name)
         # Pictures depend on the drawing library's version; what they are drawn from does not.
-        assert _undrawn(path.with_suffix(".html").read_text()) == _undrawn(render_html(record))
+        assert _undrawn(path.with_suffix(".html").read_text()) == _undrawn(
+            render_html(record, draw(record))
+        )
         assert all(c.engine in svg.read_text() for c in record.facts.cells)
         drawn = path.with_name(time_picture(svg.name))
         assert drawn.exists() == pictured(record)

@@ -28,7 +28,8 @@ from bitworth.measurement.timing import (
     run_session,
 )
 from bitworth.measurement.workers import Worker
-from bitworth.record.schema import CellFacts, SessionFacts, TimingJob
+from bitworth.record.schema import CellFacts
+from bitworth.record.timing_facts import SessionFacts, TimingJob
 from bitworth.record.timing_verdicts import cycle_ratios, judge_job
 from bitworth.verdict import TimingRules, session_schedule
 

@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from bitworth.bound.free_wins import SAME_RESULT, denormal_win, run_unoptimized
+from bitworth.bound.free_wins import denormal_win, run_unoptimized
 from bitworth.measurement.workers import Worker, WorkerFailed
+from bitworth.record.free_win_verdicts import SAME_RESULT
 from bitworth.subject.denormals import count_denormals, flush_denormals
 from bitworth.subject.onnx_model import load
 from bitworth.subject.prepare import prepare

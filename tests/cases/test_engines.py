@@ -14,7 +14,7 @@ import openvino as ov
 import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
-from bitworth.bound.free_wins import SAME_RESULT, denormal_win
+from bitworth.bound.free_wins import denormal_win
 from bitworth.engines.base import EngineOptions, LoweredModel
 from bitworth.engines.cpu import isa
 from bitworth.engines.openvino import ENGINE as OPENVINO
@@ -22,6 +22,7 @@ from bitworth.measurement.plans import build_plan, load_plan, runner
 from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.recipe import PER_CHANNEL, PER_TENSOR, Recipe
 from bitworth.recipe.rules import preference, resolve
+from bitworth.record.free_win_verdicts import SAME_RESULT
 from bitworth.study.cell_stage import CHECK_SLACK
 from bitworth.subject.denormals import count_denormals, flush_denormals
 from bitworth.subject.onnx_model import load

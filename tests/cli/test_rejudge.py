@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from bitworth.record.pictures import draw
 from bitworth.record.render_html import render_html
 from bitworth.record.render_markdown import render_markdown
 from bitworth.record.store import read_record
@@ -75,7 +76,7 @@ def test_writing_replaces_the_conclusions_and_what_is_rendered(
     assert record.derived.timing.eps == 0.005
     svg = path.with_suffix(".svg")
     assert path.with_suffix(".md").read_text() == render_markdown(record, svg.name)
-    assert path.with_suffix(".html").read_text() == render_html(record)
+    assert path.with_suffix(".html").read_text() == render_html(record, draw(record))
     assert svg.read_text().startswith("<svg")
     again = bitworth("rejudge", path, path)
     assert again.code == 0

@@ -21,7 +21,7 @@ from bitworth.engines.mock import ENGINE, ClockScript
 from bitworth.measurement.timing import SessionSamples, TimedPlan, TimingTarget
 from bitworth.measurement.worker import InvalidRun, Session
 from bitworth.measurement.workers import WorkerFailed
-from bitworth.record.schema import SessionFacts, TimingJob
+from bitworth.record.timing_facts import SessionFacts, TimingJob
 from bitworth.record.timing_verdicts import judge_job
 from bitworth.verdict import Comparison, TimingRules
 

@@ -24,15 +24,14 @@ from bitworth.record.schema import (
     PlanFacts,
     QualityFacts,
     Record,
-    SessionFacts,
     SiteFact,
     SplitFacts,
     SubjectFacts,
     Tensor,
-    TimingJob,
     VariantFacts,
 )
 from bitworth.record.site_facts import QuantizedSiteFact, ScaleFact
+from bitworth.record.timing_facts import SessionFacts, TimingJob
 from bitworth.verdict import Policy, TimingRules, session_schedule, sig6
 
 N = 200

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from bitworth.record.address import read, shown
+from bitworth.record.pictures import draw
 from bitworth.record.render_html import render_html
 from bitworth.record.schema import Record
 
@@ -55,7 +56,7 @@ class Page(HTMLParser):
 )
 def page(request: pytest.FixtureRequest) -> tuple[Record, str, Page]:
     record: Record = request.getfixturevalue(request.param)
-    text = render_html(record)
+    text = render_html(record, draw(record))
     parsed = Page()
     parsed.feed(text)
     parsed.close()
@@ -91,11 +92,13 @@ def test_page_is_readable_in_the_dark(page: tuple[Record, str, Page]) -> None:
 
 
 def test_names_cannot_become_mark_up(hostile_record: Record) -> None:
-    text = render_html(hostile_record)
+    text = render_html(hostile_record, draw(hostile_record))
     assert "<b>" not in text
     assert "\x1b" not in text
     assert "int8 all &lt;b&gt;|&amp;" in text
 
 
 def test_rendering_twice_gives_the_same_bytes(partial_record: Record) -> None:
-    assert render_html(partial_record) == render_html(partial_record)
+    assert render_html(partial_record, draw(partial_record)) == render_html(
+        partial_record, draw(partial_record)
+    )

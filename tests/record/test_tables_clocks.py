@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 
+from bitworth.record.pictures import draw
 from bitworth.record.render_html import render_html
 from bitworth.record.render_markdown import render_markdown
 from bitworth.record.schema import Record
@@ -33,7 +34,7 @@ def test_cycles_stand_beside_time(record: Record) -> None:
     assert comparison is not None
     assert comparison.time_ratio is not None
     assert f"{1 / comparison.time_ratio:.3f}×" in row
-    assert TITLE in render_html(with_cycles(record))
+    assert TITLE in render_html(with_cycles(record), draw(with_cycles(record)))
 
 
 def test_a_record_without_them_says_nothing(record: Record) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bitworth.record.schema import CellFacts, SessionFacts, TimingJob
+from bitworth.record.schema import CellFacts
+from bitworth.record.timing_facts import SessionFacts, TimingJob
 from bitworth.record.timing_verdicts import cycle_ratios, job_blocks, judge_job
 from bitworth.verdict import Comparison, Gate, TimingRules, session_schedule
 

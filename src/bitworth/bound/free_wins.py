@@ -14,9 +14,7 @@ import numpy as np
 from bitworth.engines.base import Arrays
 from bitworth.measurement.plans import unoptimized
 from bitworth.measurement.workers import Worker
-
-#: Largest relative L2 change of an output that still counts as the same result.
-SAME_RESULT = 1e-5
+from bitworth.record.free_win_verdicts import SAME_RESULT, is_same
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,10 @@ def denormal_win(worker: Worker, count: int, given: Path, flushed: Path, sample:
     Raises:
         WorkerFailed: one of the two does not run.
     """
-    change = _largest_change(
+    change = largest_change(
         run_unoptimized(worker, given, sample), run_unoptimized(worker, flushed, sample)
     )
-    applied = change is not None and change <= SAME_RESULT
+    applied = is_same(change)
     told = "not a finite number" if change is None else f"{change:.2g}"
     outcome = (
         "set to zero in the baseline and in every variant"
@@ -70,7 +68,8 @@ def run_unoptimized(worker: Worker, model: Path, sample: Arrays) -> Arrays:
         return unoptimized(worker, model, Path(folder) / "plan.onnx", threads=1)(sample)
 
 
-def _largest_change(before: Arrays, after: Arrays) -> float | None:
+def largest_change(before: Arrays, after: Arrays) -> float | None:
+    """Largest relative L2 change of an output; None: not finite, or of another shape or text."""
     worst = 0.0
     for name, value in before.items():
         if after[name].shape != value.shape:

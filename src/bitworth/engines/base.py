@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 Arrays = Mapping[str, NDArray[np.generic]]
 SupportState = Literal["native", "emulated", "absent"]
+Optimization = Literal["all", "extended", "basic", "none"]
 
 
 class EngineError(Exception):
@@ -55,14 +56,15 @@ class EngineOptions:
 
     Attributes:
         threads: threads of one inference in onnxruntime, of all streams together in openvino.
-        optimization: graph optimization of the build: ``all`` or ``none``.
+        optimization: graph optimization of the build; an engine without ``extended`` and ``basic``
+            takes them as ``all``.
         extra: options that only one engine knows, by name.
         streams: inferences in flight at once; over 1, a sample of ``Runner.time_block`` is the
             wall time in which that many of them were completed, with that many in flight.
     """
 
     threads: int
-    optimization: Literal["all", "none"] = "all"
+    optimization: Optimization = "all"
     extra: Mapping[str, str] = field(default_factory=dict)
     streams: int = 1
 

@@ -10,10 +10,28 @@ from pathlib import Path
 #: Instruction sets that matter to 8- and 16-bit inference, by the kernel's flag names.
 ISA_FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
+_CPU = Path("/sys/devices/system/cpu")
+
 
 def usable_cores() -> int:
     """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(usable_cpus())
+
+
+def usable_cpus() -> tuple[int, ...]:
+    """Numbers of the logical CPUs that this process may use, as the system counts them."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def physical_cores() -> int:
+    """Physical cores behind the usable logical CPUs; as many as those where it is not told."""
+    cpus = usable_cpus()
+    try:
+        return len({(_CPU / f"cpu{n}/topology/thread_siblings_list").read_text() for n in cpus})
+    except OSError:
+        return len(cpus)
 
 
 @cache

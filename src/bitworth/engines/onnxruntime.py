@@ -31,6 +31,7 @@ from bitworth.engines.base import (
     FormatSupport,
     LayerTime,
     LoweredModel,
+    Optimization,
     Plan,
     Runner,
     one_line,
@@ -209,12 +210,9 @@ class OrtPlan:
 
     def session(self, profile_prefix: str | None = None) -> Any:
         """A session over the plan's bytes, with optimization off."""
-        import onnxruntime as ort
-
         options = _session_options(self._options)
-        levels = ort.GraphOptimizationLevel
-        options.graph_optimization_level = (
-            levels.ORT_ENABLE_ALL if self.note else levels.ORT_DISABLE_ALL
+        options.graph_optimization_level = _level(
+            self._options.optimization if self.note else "none"
         )
         if profile_prefix is not None:
             options.enable_profiling = True
@@ -280,8 +278,6 @@ class OnnxRuntime:
         Raises:
             EngineError: the session could not be created.
         """
-        import onnxruntime as ort
-
         folder = Path(tempfile.mkdtemp(prefix="bitworth-plan-"))
         plan = OrtPlan(folder / "plan.onnx", options)
         weakref.finalize(plan, shutil.rmtree, folder, ignore_errors=True)
@@ -291,13 +287,9 @@ class OnnxRuntime:
             session.add_session_config_entry(
                 "session.optimized_model_external_initializers_file_name", "plan.onnx.data"
             )
-        session.graph_optimization_level = (
-            ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-            if options.optimization == "all"
-            else ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        )
+        session.graph_optimization_level = _level(options.optimization)
         _session(lowered.path, session)
-        if options.optimization == "all":
+        if options.optimization != "none":
             _check_saved(plan, lowered.path, folder / "plan.onnx")
         return plan
 
@@ -350,6 +342,16 @@ def _check_saved(plan: OrtPlan, model: Path, path: Path) -> None:
         shutil.copyfile(model, path)
         write_file(at_load_mark(path), _AT_LOAD.encode())
         plan.session()
+
+
+def _level(optimization: Optimization) -> Any:
+    import onnxruntime as ort
+
+    levels = ort.GraphOptimizationLevel
+    return {
+        "all": levels.ORT_ENABLE_ALL, "extended": levels.ORT_ENABLE_EXTENDED,
+        "basic": levels.ORT_ENABLE_BASIC, "none": levels.ORT_DISABLE_ALL,
+    }[optimization]  # fmt: skip
 
 
 def _session_options(options: EngineOptions) -> Any:

@@ -48,12 +48,25 @@ StartWorker = Callable[[int], AbstractContextManager[TimingWorker]]
 
 @dataclass(frozen=True)
 class TimedPlan:
-    """A saved plan under its variant's label; ``sha256`` is that of its bytes."""
+    """A saved plan under its variant's label.
+
+    Attributes:
+        label: the variant's name.
+        path: its file.
+        precision: that it was built with.
+        sha256: of its bytes.
+        options: its own; None: those of the target.
+        inputs: its own; None: those of the target.
+        items: samples of the data in one call.
+    """
 
     label: str
     path: Path
     precision: str
     sha256: str = ""
+    options: EngineOptions | None = None
+    inputs: Arrays | None = None
+    items: int = 1
 
 
 @dataclass(frozen=True)
@@ -304,8 +317,10 @@ def _own_process(target: TimingTarget, session: int) -> StartWorker:
 
 
 def _load(worker: TimingWorker, target: TimingTarget, plan: TimedPlan) -> dict[str, int]:
-    loaded = load_plan(worker, target.engine, plan.path, plan.precision, target.options)
-    worker.ask("bind", target.inputs, timeout_s=target.timeout_s)
+    options = plan.options or target.options
+    loaded = load_plan(worker, target.engine, plan.path, plan.precision, options)
+    inputs = target.inputs if plan.inputs is None else plan.inputs
+    worker.ask("bind", inputs, timeout_s=target.timeout_s)
     return loaded
 
 

@@ -219,7 +219,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Form], ...] = (
     (re.compile(r"/(time|cycle)_ratio(_low|_high)?$"), _speedup),
     (re.compile(r"/(half_width|widened)_ratio$"), _half_width),
     (re.compile(r"/detectable_ratio$"), _detectable),
-    (re.compile(r"/(plan_bytes_ratio|error_over_floor|clock_ratio)$"), _times),
+    (re.compile(r"/(plan_bytes_ratio|error_over_floor|clock_ratio|call_time_ratio)$"), _times),
     (re.compile(r"/(ceiling|expected)_speedup$"), _times),
     (re.compile(r"/(min_speedup|max_error_over_floor)$"), _four_digits),
     (re.compile(r"/(share_\w+|profile_coverage)$"), _percent),
@@ -228,5 +228,5 @@ _FORMS: tuple[tuple[re.Pattern[str], Form], ...] = (
     (re.compile(r"/(gate_)?alpha$"), _percent),
     (re.compile(r"(/|_)bytes$"), _bytes),
     (re.compile(r"_ns$"), _duration),
-    (re.compile(r"/(rel_l2|max_rel_l2|max_abs)$"), _three_digits),
+    (re.compile(r"/(rel_l2|max_rel_l2|max_abs|result_change)$"), _three_digits),
 )

@@ -10,6 +10,7 @@ from statistics import median
 
 from bitworth.errors import UserError
 from bitworth.recipe.consistency import engine_hint
+from bitworth.record.free_win_verdicts import judge_free_wins
 from bitworth.record.latency import latencies
 from bitworth.record.losses import (
     QUALITY_LEVEL,
@@ -18,6 +19,7 @@ from bitworth.record.losses import (
     metric_scores,
     resolvable_losses,
 )
+from bitworth.record.names import AS_GIVEN, BASELINE
 from bitworth.record.profile_derived import (
     conversions_of,
     group_bounds,
@@ -50,7 +52,6 @@ from bitworth.verdict import (
 )
 
 RULES_VERSION = 2
-BASELINE = "baseline"
 
 
 def derive(facts: Facts) -> Derived:
@@ -128,7 +129,7 @@ def _cell(facts: Facts, cell: CellFacts, rules: TimingRules) -> CellDerived:
             comparisons.setdefault(comparison.variant, comparison)
     candidates = [_candidate(v, baseline, comparisons.get(v.name)) for v in studied]
     # The model as it was given shows what the fair baseline is worth; it is nothing to ship.
-    rivals = [c for v, c in zip(studied, candidates, strict=True) if v.name != "as given"]
+    rivals = [c for v, c in zip(studied, candidates, strict=True) if v.name != AS_GIVEN]
     policy = facts.policy
     if baseline is None or baseline.recipe is None or baseline.recipe.base == "fp32":
         # The baseline is the reference but for rounding: there is no floor to be over.
@@ -140,7 +141,7 @@ def _cell(facts: Facts, cell: CellFacts, rules: TimingRules) -> CellDerived:
         has_quality_evidence=not facts.data.random,
         has_task_metric=bool(baseline and baseline.quality and baseline.quality.metrics),
     )
-    rival = _best_free_win(cell, decision)
+    rival = _best_free_win(cell, decision, comparisons.get(AS_GIVEN))
     rows = tuple(
         _summary(
             cell,
@@ -166,6 +167,7 @@ def _cell(facts: Facts, cell: CellFacts, rules: TimingRules) -> CellDerived:
         uncovered=uncovered_times(facts, profile),
         decision=decision,
         latency=latencies(cell, verdicts),
+        free_wins=judge_free_wins(cell.free_win_search, cell.free_win_jobs, rules, cell.quantile),
         cycles=cycle_ratios(cell, rules),
         splits=found,
         conversions=converted,
@@ -264,8 +266,14 @@ def _why_no_time(variant: VariantFacts) -> str:
     return f"{word}: {variant.reason}"
 
 
-def _best_free_win(cell: CellFacts, decision: Decision) -> str | None:
-    """The passing variant that an engine's hint gives for free (such as bf16); the fastest one."""
+def _best_free_win(cell: CellFacts, decision: Decision, given: Comparison | None) -> str | None:
+    """The passing variant that an engine's hint gives for free (such as bf16); the fastest one.
+
+    The model as it was given, where it is faster than what was made of it, comes before them: a
+    speed-up over the slower of the two would be a false claim.
+    """
+    if given is not None and given.verdict == "faster":
+        return AS_GIVEN
     passing = [c for c in decision.candidates if c.state == "pass" and c.name in cell.free_wins]
     best = max(passing, key=lambda c: c.criteria[0].low or 0.0, default=None)
     return None if best is None else best.name

@@ -6,17 +6,15 @@ import textwrap
 from dataclasses import dataclass
 
 import altair as alt
-import vl_convert
 
 from bitworth.record.address import clean, loss_unit, shown
-from bitworth.record.derive import BASELINE
+from bitworth.record.chart_style import FONT, GRID, INK, MUTED, chart_title, compiled
 from bitworth.record.labels import Frame, Label, Spot, place_labels
+from bitworth.record.names import BASELINE
 from bitworth.record.schema import Record, VariantSummary
 from bitworth.record.tables import cell_title, fact_of, metric_names
 
 WIDTH, HEIGHT = 430, 330
-_FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
-_INK, _MUTED, _GRID = "#1b1f24", "#57606a", "#e6e8eb"
 # Okabe, M. and Ito, K. (2008), Color Universal Design. Black is the baseline; yellow is too light
 # for a point, so it shades the policy's corner.
 _CORNER = "#F0E442"
@@ -25,7 +23,6 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _SHAPES = (
     "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "circle",
 )  # fmt: skip
-_COMPILER = "6.1"
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,7 @@ class Loss:
 
 def speed_loss_svg(record: Record) -> str:
     """The chart as SVG; the same record gives the same bytes."""
-    spec = speed_loss_chart(record).to_dict(validate=False)
-    return str(vl_convert.vegalite_to_svg(spec, vl_version=_COMPILER))
+    return compiled(speed_loss_chart(record))
 
 
 def speed_loss_chart(record: Record) -> alt.ConcatChart:
@@ -64,17 +60,14 @@ def speed_loss_chart(record: Record) -> alt.ConcatChart:
     """
     loss = _loss(record)
     panels = [_panel(record, i, loss) for i in range(len(record.derived.cells))]
-    title = alt.Title(
-        f"Speed against loss: {shown(record, '/facts/subject/name')}",
-        anchor="start", fontSize=16, color=_INK, offset=14,
-    )  # fmt: skip
+    title = chart_title(f"Speed against loss: {shown(record, '/facts/subject/name')}")
     chart: alt.ConcatChart = (
         alt.concat(*panels, columns=2, title=title, background="white", padding=14)
-        .configure(font=_FONT)
-        .configure_view(stroke=_GRID)
+        .configure(font=FONT)
+        .configure_view(stroke=GRID)
         .configure_axis(
-            gridColor=_GRID, domainColor=_MUTED, tickColor=_MUTED, labelColor=_MUTED,
-            titleColor=_INK, labelFontSize=12, titleFontSize=13, titleFontWeight="normal",
+            gridColor=GRID, domainColor=MUTED, tickColor=MUTED, labelColor=MUTED,
+            titleColor=INK, labelFontSize=12, titleFontSize=13, titleFontWeight="normal",
             titlePadding=8,
         )
         .configure_concat(spacing=36)
@@ -149,7 +142,7 @@ def _panel(record: Record, i: int, loss: Loss) -> alt.LayerChart:
     ]  # fmt: skip
     names = [str(row["name"]) for row in rows]
     colours = [
-        _INK if p.name == BASELINE else _COLOURS[(k - 1) % len(_COLOURS)]
+        INK if p.name == BASELINE else _COLOURS[(k - 1) % len(_COLOURS)]
         for k, p in enumerate(points)
     ]
     colour = alt.Color(
@@ -216,7 +209,7 @@ def _line(**where: float) -> alt.Chart:
     """A line through the baseline: upright at ``x``, level at ``y``."""
     chart: alt.Chart = (
         alt.Chart(alt.InlineData(values=[where]))
-        .mark_rule(color=_MUTED, strokeDash=[3, 3], opacity=0.7)
+        .mark_rule(color=MUTED, strokeDash=[3, 3], opacity=0.7)
         .encode(**{axis: f"{axis}:Q" for axis in where})
     )
     return chart
@@ -228,7 +221,7 @@ def _leader(label: Label) -> alt.Chart:
     row = {"x": label.x, "y": label.y, "x2": label.leader[0], "y2": label.leader[1]}
     chart: alt.Chart = (
         alt.Chart(alt.InlineData(values=[row]))
-        .mark_rule(color=_MUTED, strokeWidth=0.8)
+        .mark_rule(color=MUTED, strokeWidth=0.8)
         .encode(x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q")
     )
     return chart
@@ -240,7 +233,7 @@ def _label(label: Label) -> alt.Chart:
         alt.Chart(alt.InlineData(values=[row]))
         .mark_text(
             align=label.align, baseline="middle", dx=label.dx, dy=label.dy, fontSize=12.5,
-            color=_INK,
+            color=INK,
         )
         .encode(x="x:Q", y="y:Q", text="text:N")
     )  # fmt: skip
@@ -255,7 +248,7 @@ def _panel_title(record: Record, i: int, points: list[Point], loss: Loss) -> alt
     wrapped = [part for text in lines for part in textwrap.wrap(text, 66)]
     return alt.Title(
         cell_title(record, i).text, subtitle=wrapped, anchor="start", frame="group", fontSize=14,
-        color=_INK, subtitleColor=_MUTED, subtitleFontSize=12, subtitlePadding=5, offset=10,
+        color=INK, subtitleColor=MUTED, subtitleFontSize=12, subtitlePadding=5, offset=10,
     )  # fmt: skip
 
 

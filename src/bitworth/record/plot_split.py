@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
-import vl_convert
 
 from bitworth.record.address import shown
-from bitworth.record.derive import BASELINE
+from bitworth.record.chart_style import FONT, GRID, INK, MUTED, chart_title, compiled
+from bitworth.record.names import BASELINE
 from bitworth.record.op_classes import (
     ATTENTION,
     CLASSES,
@@ -25,8 +25,6 @@ from bitworth.record.schema import CellDerived, Record
 from bitworth.record.tables import cell_title
 
 WIDTH, BAR = 640, 26
-_FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
-_INK, _MUTED, _GRID = "#1b1f24", "#57606a", "#e6e8eb"
 # Okabe and Ito again; conversions, which cost what a format saves, in the warning colour.
 _COLOURS = {
     PRODUCT: "#0072B2", ATTENTION: "#56B4E9", NORMALIZATION: "#CC79A7", POINTWISE: "#009E73",
@@ -35,13 +33,11 @@ _COLOURS = {
 _DARK = {PRODUCT, CONVERSION, POINTWISE}
 #: A part of a bar that is narrower than this share of the axis has no number in it.
 _TOLD = 0.045
-_COMPILER = "6.1"
 
 
 def time_split_svg(record: Record) -> str:
     """The chart as SVG; the same record gives the same bytes."""
-    spec = time_split_chart(record).to_dict(validate=False)
-    return str(vl_convert.vegalite_to_svg(spec, vl_version=_COMPILER))
+    return compiled(time_split_chart(record))
 
 
 def time_split_chart(record: Record) -> alt.VConcatChart:
@@ -52,20 +48,17 @@ def time_split_chart(record: Record) -> alt.VConcatChart:
     """
     cells = enumerate(record.derived.cells)
     panels = [_panel(record, i, cell) for i, cell in cells if len(cell.splits) > 1]
-    title = alt.Title(
-        f"Where the time goes: {shown(record, '/facts/subject/name')}",
-        anchor="start", fontSize=16, color=_INK, offset=14,
-    )  # fmt: skip
+    title = chart_title(f"Where the time goes: {shown(record, '/facts/subject/name')}")
     chart: alt.VConcatChart = (
         alt.vconcat(*panels, title=title, background="white", padding=14)
-        .configure(font=_FONT)
+        .configure(font=FONT)
         .configure_view(stroke=None)
         .configure_axis(
-            gridColor=_GRID, domainColor=_MUTED, tickColor=_MUTED, labelColor=_INK,
-            titleColor=_INK, labelFontSize=12, titleFontSize=13, titleFontWeight="normal",
+            gridColor=GRID, domainColor=MUTED, tickColor=MUTED, labelColor=INK,
+            titleColor=INK, labelFontSize=12, titleFontSize=13, titleFontWeight="normal",
             titlePadding=8, labelLimit=240,
         )
-        .configure_legend(labelFontSize=12, titleFontSize=12, labelColor=_INK, symbolSize=130)
+        .configure_legend(labelFontSize=12, titleFontSize=12, labelColor=INK, symbolSize=130)
         .configure_concat(spacing=30)
     )  # fmt: skip
     return chart
@@ -127,11 +120,11 @@ def _panel(record: Record, i: int, cell: CellDerived) -> alt.LayerChart:
         x=alt.X("middle:Q"),
         y=y,
         text="told:N",
-        color=alt.condition("datum.dark", alt.value("white"), alt.value(_INK)),
+        color=alt.condition("datum.dark", alt.value("white"), alt.value(INK)),
     )
     line = (
         alt.Chart(alt.InlineData(values=[{"one": 1.0}]))
-        .mark_rule(color=_MUTED, strokeDash=[3, 3])
+        .mark_rule(color=MUTED, strokeDash=[3, 3])
         .encode(x="one:Q")
     )
     return alt.LayerChart(
@@ -139,8 +132,8 @@ def _panel(record: Record, i: int, cell: CellDerived) -> alt.LayerChart:
         width=WIDTH,
         height=BAR * max(1, len(order)),
         title=alt.Title(
-            cell_title(record, i).text, anchor="start", frame="group", fontSize=14, color=_INK,
-            subtitle=_absent(cell, ratios), subtitleColor=_MUTED, subtitleFontSize=12, offset=10,
+            cell_title(record, i).text, anchor="start", frame="group", fontSize=14, color=INK,
+            subtitle=_absent(cell, ratios), subtitleColor=MUTED, subtitleFontSize=12, offset=10,
         ),
     )  # fmt: skip
 

@@ -8,26 +8,24 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from bitworth.record.address import written
-from bitworth.record.plot import speed_loss_svg
-from bitworth.record.plot_split import time_split_svg
+from bitworth.record.pictures import Pictures
 from bitworth.record.schema import Record
 from bitworth.record.sections import answer, sections, title
 
 
-def render_html(record: Record) -> str:
+def render_html(record: Record, pictures: Pictures) -> str:
     """The report as one self-contained file; values carry their address in ``data-bw``."""
     source = (files("bitworth.record") / "report.html.j2").read_text(encoding="utf-8")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["written"] = written
-    parts = sections(record)
     return environment.from_string(source).render(
         title=title(record),
         answer=answer(record),
         kind=record.derived.decision.kind,
         # The compiler escapes the names that it writes into the picture.
-        picture=Markup(speed_loss_svg(record)),
-        time_picture=Markup(time_split_svg(record)) if any(s.picture for s in parts) else "",
-        sections=parts,
+        picture=Markup(pictures.speed_loss),
+        time_picture=Markup(pictures.time_split or ""),
+        sections=sections(record),
     )

@@ -13,10 +13,12 @@ from pydantic import Field
 from bitworth.recipe.recipe import Recipe
 from bitworth.record.conversions import Conversions
 from bitworth.record.device_profile import DeviceProfile
+from bitworth.record.free_win_facts import FreeWinSearch, FreeWinVerdict
 from bitworth.record.part import Part
 from bitworth.record.profile_facts import ProfileFacts
 from bitworth.record.site_facts import QuantizedSiteFact, RescaledFact
 from bitworth.record.time_split import TimeSplit
+from bitworth.record.timing_facts import TimingJob
 from bitworth.record.variant_bounds import WorkFact
 from bitworth.record.variant_outlook import VariantOutlook
 from bitworth.record.why import Why
@@ -31,7 +33,7 @@ from bitworth.verdict import (
     TimingRules,
 )
 
-SCHEMA_VERSION: Literal[4] = 4
+SCHEMA_VERSION: Literal[5] = 5
 
 
 class Tensor(Part):
@@ -189,6 +191,9 @@ class VariantFacts(Part):
     overflow: tuple[tuple[str, str], ...] = Field(
         default=(), description="tensors that the 16-bit base cannot hold as they are"
     )
+    options: dict[str, str] = Field(
+        default={}, description="engine options of this variant that are not the cell's"
+    )
     state: Literal["measured", "emulated", "failed", "not run"]
     reason: str = ""
     plan: PlanFacts | None = None
@@ -196,42 +201,6 @@ class VariantFacts(Part):
     check: OptimizationCheck | None = None
     batch_check: BatchCheck | None = None
     profile: ProfileFacts | None = Field(default=None, description="None: it was not profiled")
-
-
-class SessionFacts(Part):
-    """One timing session; indices count the job's labels."""
-
-    session: int
-    start_order: tuple[int, ...]
-    order: tuple[tuple[int, ...], ...]
-    samples_ns: tuple[tuple[tuple[int, ...], ...], ...]
-    failures: dict[int, str]
-    load_ns: dict[int, int]
-    peak_bytes: dict[int, int | None] = Field(description="of the whole worker process")
-    engine_bytes: dict[int, int | None] = Field(description="of that, what loading and runs added")
-    wall_ns: int
-    steal_ratio: float | None
-    others_ratio: float | None
-    clocks: dict[str, tuple[tuple[float | None, ...], ...]] = Field(
-        default={}, description="what was observed in each block, [round][position], by quantity"
-    )
-    not_observable: dict[str, str] = Field(
-        default={}, description="quantities that this machine does not show, and why"
-    )
-
-
-class TimingJob(Part):
-    """Variants that were timed together: label 0 is the baseline, label 1 the same plan again."""
-
-    labels: tuple[str, ...]
-    seed: int
-    lead_in: int
-    iterations: int
-    inner: int = Field(default=1, description="inferences that one sample took together")
-    call_ns: int
-    minimum_rounds: int
-    sessions: tuple[SessionFacts, ...]
-    stopped: str = Field(description="why no further session ran")
 
 
 class CellFacts(Part):
@@ -253,6 +222,10 @@ class CellFacts(Part):
     preferences: dict[str, str] = Field(description="what auto in a recipe resolves to")
     free_wins: tuple[str, ...] = Field(description="variants that an engine's hint gives for free")
     notes: tuple[str, ...] = Field(default=(), description="what was done to make it fair")
+    free_win_search: FreeWinSearch | None = Field(
+        default=None, description="changes to the baseline that were tried; None: none were"
+    )
+    free_win_jobs: tuple[TimingJob, ...] = ()
     groups: dict[str, tuple[str, ...]] = Field(description="site ids by group, as resolved here")
     variants: tuple[VariantFacts, ...]
     jobs: tuple[TimingJob, ...]
@@ -351,6 +324,9 @@ class CellDerived(Part):
     bounds: tuple[GroupBound, ...]
     uncovered: tuple[UncoveredTime, ...] = ()
     decision: Decision
+    free_wins: tuple[FreeWinVerdict, ...] = Field(
+        default=(), description="what each change to the baseline gave"
+    )
     cycles: tuple[CycleRatio, ...] = Field(
         default=(), description="comparisons in clock cycles, where the clocks differ"
     )
@@ -381,7 +357,7 @@ class Derived(Part):
 class Record(Part):
     """One study."""
 
-    schema_version: Literal[4] = SCHEMA_VERSION
+    schema_version: Literal[5] = SCHEMA_VERSION
     id: str
     facts: Facts
     derived: Derived

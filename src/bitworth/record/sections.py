@@ -28,6 +28,7 @@ from bitworth.record.tables_facts import (
     site_table,
     subject_table,
 )
+from bitworth.record.tables_free_wins import free_win_table
 from bitworth.record.tables_latency import latency_table
 from bitworth.record.tables_profile import (
     conversion_table,
@@ -84,6 +85,7 @@ def sections(record: Record) -> tuple[Section, ...]:
     decisions = tuple(line(cell, ": ", text) for cell, text in decision_lines(record))
     return (
         Section("Verdicts", decisions if several else (), _by_cell(record, verdict_table)),
+        *_where_any("Free wins", _by_cell(record, free_win_table)),
         *_where_any("Absolute times", _by_cell(record, latency_table)),
         *_where_any("Clocks that differ", _by_cell(record, cycle_table)),
         Section("What a verdict means", _meanings(record)),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bitworth.record.address import loss_unit
 from bitworth.record.cells import NONE, Cell, Column, Path, Table, at, columns, key, line
-from bitworth.record.derive import BASELINE
+from bitworth.record.names import AS_GIVEN, BASELINE
 from bitworth.record.schema import Record, VariantFacts, VariantSummary
 
 # A reason longer than this goes below the table.
@@ -284,12 +284,12 @@ def _verdict_notes(record: Record, i: int) -> tuple[Cell, ...]:
             by = at(record, *path, "comparison", "widened_ratio")
             text = " on each side, as it warms up otherwise than the baseline."
             notes.append(line(name, ": its interval is widened by ", by, text))
-        if summary.variant == "as given":
+        if summary.variant == AS_GIVEN:
             notes.append(
                 line(
                     name,
-                    " is the model before the changes that every other row has and that change no "
-                    "result, such as denormal weights set to zero.",
+                    " is the model and the options before the changes that every other row has "
+                    "and that change no result, such as denormal weights set to zero.",
                 )
             )
     rivals = [j for j, v in enumerate(record.derived.cells[i].variants) if v.against_best]

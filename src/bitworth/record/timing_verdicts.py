@@ -9,7 +9,9 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from bitworth.record.schema import CellFacts, SessionFacts, TimingJob
+from bitworth.record.names import AS_GIVEN
+from bitworth.record.schema import CellFacts
+from bitworth.record.timing_facts import SessionFacts, TimingJob
 from bitworth.verdict import (
     CellVerdict,
     Comparison,
@@ -25,6 +27,7 @@ from bitworth.verdict import (
     frequency_gate,
     judge_cell,
     level,
+    per_item,
     throttled,
     throttling_gate,
 )
@@ -36,9 +39,12 @@ _CLOCKS = {"sm_mhz": "sm clock", "cpu_mhz": "cpu frequency"}
 
 
 def job_blocks(job: TimingJob, quantile: float | None = None) -> list[SessionBlocks]:
-    """The blocks of a job's sessions, those on a throttled device left out."""
+    """The blocks of a job's sessions, those on a throttled device left out.
+
+    Where calls take several samples of the data, times are those of one.
+    """
     return [
-        blocks_from_samples(session.order, _kept(session, bad), quantile)
+        per_item(blocks_from_samples(session.order, _kept(session, bad), quantile), job.items)
         for session, bad in zip(job.sessions, _throttled(job), strict=True)
     ]
 
@@ -81,7 +87,7 @@ def against_rival(
     gates: Mapping[str, Sequence[Gate]],
 ) -> Comparison | None:
     """The variant against the best passing free win, from the job that timed both."""
-    if rival is None or variant in (rival, "as given"):
+    if rival is None or variant in (rival, AS_GIVEN):
         return None
     for job, verdict in zip(cell.jobs, verdicts, strict=True):
         if rival in job.labels and variant in job.labels:

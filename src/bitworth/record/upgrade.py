@@ -61,5 +61,10 @@ def _from_3(tree: Tree) -> Tree:
     return {**tree, "schema_version": 4, "facts": facts}
 
 
+def _from_4(tree: Tree) -> Tree:
+    """Version 5 has changes to the baseline and their timing; an older record tried none."""
+    return {**tree, "schema_version": 5}
+
+
 _COMPARISONS = ("comparison", "against_best")
-_STEPS: dict[object, Callable[[Tree], Tree]] = {1: _from_1, 2: _from_2, 3: _from_3}
+_STEPS: dict[object, Callable[[Tree], Tree]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}

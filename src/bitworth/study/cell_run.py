@@ -15,17 +15,20 @@ from bitworth.measurement.timing import TimedPlan, TimingTarget
 from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe.consistency import engine_hint
 from bitworth.recipe.rules import Preference, preference
-from bitworth.record.derive import BASELINE
 from bitworth.record.device_profile import DeviceProfile
+from bitworth.record.names import AS_GIVEN, BASELINE
 from bitworth.record.profile_facts import site_times
-from bitworth.record.schema import CellFacts, TimingJob, VariantFacts
+from bitworth.record.schema import CellFacts, VariantFacts
 from bitworth.record.store import canonical, sha256
+from bitworth.record.timing_facts import TimingJob
 from bitworth.record.variant_bounds import WorkFact
 from bitworth.study.cell_stage import decided_options, probe_engine
 from bitworth.study.context import StudyContext, slug
 from bitworth.study.device_limits import device_limits
+from bitworth.study.free_win_stage import FoundFreeWins, find_free_wins, told_options
 from bitworth.study.preferences import told_preferences
 from bitworth.study.sections import CellConfig
+from bitworth.study.subject_stage import model_path
 from bitworth.study.timed_input import batch_samples, timed_input
 from bitworth.study.timing_stage import (
     JobPlan,
@@ -37,8 +40,6 @@ from bitworth.study.timing_stage import (
 from bitworth.study.variant_run import CellEngine, run_plain, run_variant
 from bitworth.study.variants import group_sites
 
-AS_GIVEN = "as given"
-
 
 @dataclass
 class CellRun:
@@ -48,15 +49,22 @@ class CellRun:
     config: CellConfig
     name: str
     engine: CellEngine | None = None
+    given: CellEngine | None = None
     variants: list[VariantFacts] = field(default_factory=list)
     limits: DeviceProfile | None = None
     work: dict[str, WorkFact] = field(default_factory=dict)
     jobs: list[TimingJob] = field(default_factory=list)
+    free_wins: FoundFreeWins | None = None
     running: JobPlan | None = None
     failures: list[tuple[str, str]] = field(default_factory=list)
 
-    def prepare(self) -> None:
-        """Probe the engine, build and profile the baseline, build and judge every variant."""
+    def prepare(self, budget_s: float | None = None) -> None:
+        """Probe the engine, make the baseline fair, build and judge it and every variant.
+
+        Args:
+            budget_s: seconds for the cell's timing, of which the search for free wins takes a
+                share; None: nothing is timed, and none is searched for.
+        """
         info = probe_engine(self.study.workspace, self.config.engine)
         batch = batch_samples(self.study.data.inputs, self.config.batch)
         self.engine = CellEngine(
@@ -68,15 +76,22 @@ class CellRun:
             self.inputs,
             batch if len(batch) > 1 else (),
         )
-        baseline = run_plain(self.study, self.engine, BASELINE, "fair", judged=True)
+        self.given = given = self.engine
+        if budget_s is not None:
+            found = find_free_wins(self.study, given, self.config, self.quantile, budget_s)
+            self.engine = replace(given, options=found.options)
+            self.free_wins = found
+        fair = model_path(self.study.workspace, "fair")
+        baseline = run_plain(self.study, self.engine, BASELINE, fair, judged=True)
         self.variants.append(baseline)
         if baseline.state != "measured":
             return
         win = self.study.subject.free_win
-        if win is not None and win.applied:
-            self.variants.append(
-                run_plain(self.study, self.engine, AS_GIVEN, "as_given", judged=False)
-            )
+        if (win is not None and win.applied) or given.options != self.engine.options:
+            original = self.study.subject.original.path
+            as_given = run_plain(self.study, given, AS_GIVEN, original, judged=False)
+            told = told_options(given.options, self.config.mode)
+            self.variants.append(as_given.model_copy(update={"options": told}))
         if baseline.profile is not None and baseline.profile.failed:
             self.failures.append(("profile of the baseline", baseline.profile.failed))
         times = self.site_times()
@@ -107,7 +122,9 @@ class CellRun:
     def _options(self) -> EngineOptions:
         """The cell's options; what throughput leaves to the engine is decided once for a study."""
         config = self.config
-        options = EngineOptions(config.threads or usable_cores(), extra=dict(config.options))
+        options = EngineOptions(
+            config.threads or usable_cores(), config.optimization, dict(config.options)
+        )
         if config.mode != "throughput":
             return options
         left = replace(options, threads=config.threads, streams=config.streams)
@@ -168,7 +185,12 @@ class CellRun:
     @property
     def spent_s(self) -> float:
         """Seconds that the cell's sessions took, those of earlier runs included."""
-        return sum(s.wall_ns for job in self.jobs for s in job.sessions) / 1e9
+        return _seconds(self.jobs)
+
+    @property
+    def search_s(self) -> float:
+        """Seconds that the sessions of its free wins took."""
+        return _seconds(self.free_wins.jobs if self.free_wins else ())
 
     def facts(self) -> CellFacts | None:
         """The record's form of the cell as far as it went; None before its engine was probed."""
@@ -179,12 +201,7 @@ class CellRun:
         if self.running is not None:
             jobs.append(finished_job(self.study.workspace, self.running))
         preferred = self.engine.preferred
-        told = {
-            "threads": str(options.threads),
-            "optimization": options.optimization,
-            **({"streams": str(options.streams)} if self.config.mode == "throughput" else {}),
-            **dict(options.extra),
-        }
+        told = told_options(options, self.config.mode)
         return CellFacts(
             engine=self.engine.engine,
             version=info["version"],
@@ -202,6 +219,8 @@ class CellRun:
             preferences=told_preferences(preferred),
             free_wins=tuple(v.name for v in self.variants if self._is_free_win(v)),
             notes=self._notes(),
+            free_win_search=self.free_wins.search if self.free_wins else None,
+            free_win_jobs=self.free_wins.jobs if self.free_wins else (),
             groups=self._groups(),
             variants=tuple(self.variants),
             jobs=tuple(jobs),
@@ -230,6 +249,12 @@ class CellRun:
         notes = [f"the baseline computes in fp32, {hint}"] if hint else []
         if win is not None:
             notes.append(win.text)
+        if self.free_wins is not None and self.free_wins.search is not None:
+            notes += [
+                f"joined the baseline and every variant: {one.name}"
+                for one in self.free_wins.search.tries
+                if one.applied
+            ]
         return (*notes, *self._mode_notes())
 
     def _mode_notes(self) -> list[str]:
@@ -258,7 +283,9 @@ class CellRun:
         assert variant.plan is not None
         precision = engine_hint(variant.recipe.base) if variant.recipe is not None else "fp32"
         path = self.engine.plan_path(self.study, variant.name)
-        return TimedPlan(variant.name, path, precision, variant.plan.sha256)
+        own = self.given if variant.name == AS_GIVEN else None
+        options = (own or self.engine.with_options(variant.options)).options
+        return TimedPlan(variant.name, path, precision, variant.plan.sha256, options)
 
     @staticmethod
     def _is_free_win(variant: VariantFacts) -> bool:
@@ -269,6 +296,10 @@ class CellRun:
         profiles = (v.profile for v in self.variants[:1])
         layers = [layer for p in profiles if p is not None for layer in p.layers]
         return site_times(layers)
+
+
+def _seconds(jobs: Sequence[TimingJob]) -> float:
+    return sum(s.wall_ns for job in jobs for s in job.sessions) / 1e9
 
 
 def cell_names(cells: Sequence[CellConfig]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from bitworth.errors import UserError
 from bitworth.study.sections import CellConfig, StudyConfig, SubjectConfig
-from bitworth.study.variant_checks import check_variant, expanded
+from bitworth.study.variant_checks import check_free_win, check_variant, expanded
 
 
 def read_study_file(path: Path) -> StudyConfig:
@@ -43,8 +43,11 @@ def check(tree: dict[str, Any], path: Path) -> StudyConfig:
         check_variant(variant, groups, path)
     for number, cell in enumerate(config.cell, start=1):
         _check_cell(cell, f"{path}: cell {number} ({cell.engine})")
+    for change in config.free_win:
+        check_free_win(change, path)
     for kind, names in (
         ("variant", [v.name for v in config.variant]),
+        ("free_win", [f.name for f in config.free_win]),
         ("group", [g.name for g in config.group]),
     ):
         for name in {n for n in names if names.count(n) > 1}:
@@ -90,7 +93,11 @@ def subject_path(config: SubjectConfig, folder: Path) -> Path:
 
 
 def _check_cell(cell: CellConfig, where: str) -> None:
-    """A key that the cell's mode does not read would be a measurement that was not asked for."""
+    """A key that the cell does not read would be a measurement that was not asked for."""
+    if cell.optimization != "all" and cell.engine != "onnxruntime":
+        raise UserError(
+            f"{where}: optimization is for onnxruntime, the only engine with levels; leave it out"
+        )
     for key, mode in (("streams", "throughput"), ("quantile", "tail")):
         if getattr(cell, key) != CellConfig.model_fields[key].default and cell.mode != mode:
             raise UserError(

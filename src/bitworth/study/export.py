@@ -12,6 +12,7 @@ from bitworth.lowering.onnx_qdq import lower
 from bitworth.lowering.rescaling import ChannelFactors
 from bitworth.recipe import Recipe
 from bitworth.recipe.consistency import engine_hint
+from bitworth.record.names import AS_GIVEN
 from bitworth.record.schema import Record, VariantFacts
 from bitworth.study.config import subject_path
 from bitworth.study.sections import SubjectConfig
@@ -77,8 +78,11 @@ def export_variant(record: Record, variant: VariantFacts, model: Path | None, ou
     if original.identity_sha256 != record.facts.subject.sha256:
         raise UserError(f"{path}: is not the model that was studied (its hash differs)")
     prepared = prepare(original, record.facts.subject.prepared_opset)
-    if variant.name != "as given" and _was_flushed(record):
-        prepared = flush_denormals(prepared)
+    if variant.name == AS_GIVEN and graph_sha256(original.model) == variant.lowered_sha256:
+        raise UserError(f"variant '{AS_GIVEN}' is the model that was studied; copy {path}")
+    studied = record.facts.subject.prepared_sha256
+    if variant.name != AS_GIVEN and graph_sha256(prepared.model) != studied:
+        prepared = flush_denormals(prepared)  # else the hash of what is written would differ
     factors = [
         ChannelFactors(f.value, np.asarray(f.factors, dtype=np.float32)) for f in variant.rescaled
     ]
@@ -101,10 +105,6 @@ def export_variant(record: Record, variant: VariantFacts, model: Path | None, ou
             f"record's versions (onnx {libraries.get('onnx')}, onnx-ir {libraries.get('onnx-ir')})"
         )
     save(lowered, output)
-
-
-def _was_flushed(record: Record) -> bool:
-    return any(v.name == "as given" for c in record.facts.cells for v in c.variants)
 
 
 def _find_original(record: Record) -> Path:

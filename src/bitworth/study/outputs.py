@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitworth.atomic import write_atomic
-from bitworth.record.plot import speed_loss_svg
-from bitworth.record.plot_split import time_split_svg
+from bitworth.record.pictures import draw
 from bitworth.record.render_html import render_html
 from bitworth.record.render_markdown import render_markdown, time_picture
 from bitworth.record.schema import Record
-from bitworth.record.sections import pictured
 from bitworth.record.store import replace_derived, write_record
 
 
@@ -74,8 +72,9 @@ def write_rejudged(record: Record, path: Path) -> None:
 
 
 def _write_rendered(record: Record, paths: OutputPaths) -> None:
-    write_atomic(paths.picture, speed_loss_svg(record).encode())
-    if pictured(record):
-        write_atomic(paths.time_picture, time_split_svg(record).encode())
+    pictures = draw(record)
+    write_atomic(paths.picture, pictures.speed_loss.encode())
+    if pictures.time_split is not None:
+        write_atomic(paths.time_picture, pictures.time_split.encode())
     write_atomic(paths.readme, render_markdown(record, paths.picture.name).encode())
-    write_atomic(paths.report, render_html(record).encode())
+    write_atomic(paths.report, render_html(record, pictures).encode())

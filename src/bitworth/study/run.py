@@ -63,12 +63,13 @@ def run_study(request: StudyRequest, reporter: Reporter) -> tuple[Record, Output
         partial = paths.record.with_suffix(PARTIAL)
         cells: list[CellRun] = []
         study: StudyContext | None = None
+        budget_s = config.timing.budget_minutes * 60
         try:
             study = prepare_study(request, original, workspace, reporter)
             for cell, name in zip(config.cell, cell_names(config.cell), strict=True):
                 cells.append(CellRun(study, cell, name))
-                _prepare_cell(cells[-1])
-            _time_cells(cells, config.timing.budget_minutes * 60)
+                _prepare_cell(cells[-1], budget_s / len(config.cell))
+            _time_cells(cells, budget_s - sum(cell.search_s for cell in cells))
         except KeyboardInterrupt:
             advice = "run the same command again to resume"
             facts = study and study_facts(request, study, cells, begun, "interrupted")
@@ -91,9 +92,9 @@ def file_folder(name: str) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in name).strip(".-") or "subject"
 
 
-def _prepare_cell(cell: CellRun) -> None:
+def _prepare_cell(cell: CellRun, budget_s: float) -> None:
     try:
-        cell.prepare()
+        cell.prepare(budget_s)
     except WorkerFailed as failure:
         cell.failures.append((f"engine {cell.config.engine}", str(failure)))
 

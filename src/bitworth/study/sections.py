@@ -51,6 +51,7 @@ class CellConfig(Section):
 
     engine: EngineName
     threads: int = Field(default=0, ge=0, description="0: all cores of this process")
+    optimization: Literal["all", "extended", "basic"] = "all"
     options: dict[str, str] = Field(default_factory=dict)
     mode: Literal["host", "throughput", "tail"] = "host"
     streams: int = Field(default=0, ge=0, description="in flight at once; 0: the engine chooses")
@@ -85,7 +86,8 @@ class VariantConfig(Section):
 
     name: str
     format: (
-        Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp8", "nvfp4", "bf16", "fp16"] | None
+        Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp8", "nvfp4", "bf16", "fp16", "fp32"]
+        | None
     ) = None
     groups: tuple[str, ...] = ("all",)
     weights: Literal["per_tensor", "per_channel", "block"] | None = None
@@ -117,8 +119,28 @@ class VariantConfig(Section):
     ignore_rules: tuple[str, ...] = Field(
         default=(), description="engine rules that leave no site of this variant out"
     )
+    options: dict[str, str] = Field(
+        default_factory=dict, description="engine options of this variant beside the cell's"
+    )
     source: Literal["recipe", "file"] = "recipe"
     path: str | None = None
+    engines: tuple[EngineName, ...] = ()
+
+
+class FreeWinsConfig(Section):
+    """``[free_wins]``: what is tried on the baseline before any variant."""
+
+    standard: bool = Field(default=True, description="the engine's own list")
+    batch: int | None = Field(default=None, ge=0, description="samples in a call; 0: no batch")
+
+
+class FreeWinConfig(Section):
+    """``[[free_win]]``: engine options to try on the baseline beside the standard ones."""
+
+    name: str
+    threads: int | None = Field(default=None, ge=1)
+    optimization: Literal["all", "extended", "basic"] | None = None
+    options: dict[str, str] = Field(default_factory=dict)
     engines: tuple[EngineName, ...] = ()
 
 
@@ -158,6 +180,8 @@ class StudyConfig(Section):
     cell: tuple[CellConfig, ...] = Field(min_length=1)
     group: tuple[GroupConfig, ...] = ()
     variant: tuple[VariantConfig, ...] = ()
+    free_wins: FreeWinsConfig = FreeWinsConfig()
+    free_win: tuple[FreeWinConfig, ...] = ()
     quality: QualityConfig = QualityConfig()
     policy: PolicyConfig = PolicyConfig()
     timing: TimingConfig = TimingConfig()

@@ -47,12 +47,18 @@ def check_batches(
     """
     for number, cell in enumerate(cells, start=1):
         if cell.batch is not None and cell.batch > 1:
-            _check(
-                f"cell {number} ({cell.engine}): batch = {cell.batch}", cell.batch, inputs, specs
-            )
+            where = f"cell {number} ({cell.engine}): batch = {cell.batch}"
+            check_batch_size(where, cell.batch, inputs, specs)
 
 
-def _check(where: str, batch: int, inputs: ArrayStore, specs: Sequence[InputSpec]) -> None:
+def check_batch_size(
+    where: str, batch: int, inputs: ArrayStore, specs: Sequence[InputSpec]
+) -> None:
+    """Check that a batch of this size can be made of the data, and that the model takes it.
+
+    Raises:
+        UserError: as ``check_batches``; it begins with ``where``.
+    """
     found = len(batch_samples(inputs, batch))
     first = inputs[0]
     if found < batch:

@@ -17,8 +17,8 @@ from bitworth.measurement.timing import (
     measure_call_ns,
     run_session,
 )
-from bitworth.record.schema import SessionFacts, TimingJob
 from bitworth.record.store import canonical, sha256
+from bitworth.record.timing_facts import SessionFacts, TimingJob
 from bitworth.record.timing_verdicts import job_blocks
 from bitworth.study.progress import Reporter
 from bitworth.study.workspace import Workspace
@@ -140,6 +140,7 @@ def run_job(
     *,
     min_speedup: float | None = None,
     quantile: float | None = None,
+    what: str = "variants",
 ) -> TimingJob:
     """Run sessions until ``rules`` have what they ask for, or the budget or their number ends.
 
@@ -156,12 +157,13 @@ def run_job(
         min_speedup: the policy's; with ``rules.until_settled`` the speed-up of every variant has
             to lie surely on one side of it.
         quantile: what the tail mode compares; None for the median.
+        what: what the plans are, for the progress.
     """
     labels = tuple(p.label for p in job.plans)
     goal = _Goal(job, rules, min_speedup, quantile)
     sessions = list(_finished(workspace, job.name))
     spent = sum(s.wall_ns for s in sessions) / 1e9
-    title = f"{target.engine}: timing {len(labels) - 2} variants"
+    title = f"{target.engine}: timing {len(labels) - 2} {what}"
     if sessions:
         reporter.say(f"{title}: resuming after session {len(sessions)}")
     calls = job.shape.lead_in + job.shape.iterations * job.shape.inner
@@ -212,8 +214,14 @@ def as_job(job: JobPlan, sessions: Sequence[SessionFacts], stopped: str) -> Timi
         call_ns=job.shape.call_ns,
         minimum_rounds=job.minimum_rounds,
         sessions=tuple(sessions),
+        items=_items(job.plans),
         stopped=stopped,
     )
+
+
+def _items(plans: Sequence[TimedPlan]) -> tuple[int, ...]:
+    items = tuple(plan.items for plan in plans)
+    return items if max(items) > 1 else ()
 
 
 def finished_job(workspace: Workspace, job: JobPlan) -> TimingJob:

@@ -9,11 +9,11 @@ from pathlib import Path
 from bitworth.errors import UserError
 from bitworth.recipe.consistency import fault
 from bitworth.recipe.eligibility import RULES
-from bitworth.study.sections import VariantConfig
-from bitworth.study.variants import recipe_of
+from bitworth.study.sections import FreeWinConfig, VariantConfig
+from bitworth.study.variants import BASES, recipe_of
 
 #: Names that a study gives itself.
-RESERVED = ("baseline", "baseline again", "reference", "as given")
+RESERVED = ("baseline", "baseline again", "reference", "as given", "with denormal weights")
 #: Keys that say how sites are quantized, which a base precision has not.
 _OF_QUANTIZED = (
     "weights", "block", "activations", "sign", "zero_point", "weight_range", "placement", "shared",
@@ -59,7 +59,7 @@ def check_variant(variant: VariantConfig, groups: Collection[str], path: Path) -
         return
     if variant.format is None:
         raise UserError(f'{where} has no format; add format = "int8"')
-    if variant.format in ("bf16", "fp16"):
+    if variant.format in BASES:
         _check_precision(variant, where)
     else:
         _check_quantized(variant, where)
@@ -77,7 +77,26 @@ def check_variant(variant: VariantConfig, groups: Collection[str], path: Path) -
                 raise UserError(f"{where} names no {key} '{name}'; {hint}")
 
 
+def check_free_win(change: FreeWinConfig, path: Path) -> None:
+    """Refuse a change to the baseline that changes nothing, or has a name that is taken.
+
+    Raises:
+        UserError: naming the file, the change and the key.
+    """
+    if change.name in RESERVED:
+        raise UserError(f"{path}: free_win name '{change.name}' is reserved; choose another")
+    if change.threads is None and change.optimization is None and not change.options:
+        raise UserError(
+            f"{path}: free_win '{change.name}' changes nothing; give it threads, optimization or "
+            "options"
+        )
+
+
 def _check_precision(variant: VariantConfig, where: str) -> None:
+    if variant.format == "fp32" and not variant.options:
+        raise UserError(
+            f'{where} is the baseline; give it options = {{ KEY = "VALUE" }}, or another format'
+        )
     if variant.groups != ("all",):
         raise UserError(
             f"{where}: {variant.format} is a precision of the whole model here; leave groups out "

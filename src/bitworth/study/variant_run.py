@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ from bitworth.study.sections import VariantConfig
 from bitworth.study.site_facts import site_facts
 from bitworth.study.subject_stage import model_path, model_sha256
 from bitworth.study.variant_graph import variant_graph
-from bitworth.study.variants import group_sites, recipe_of
+from bitworth.study.variants import BASES, group_sites, recipe_of
 from bitworth.subject.onnx_model import load
 from bitworth.subject.saving import save
 
@@ -67,6 +67,12 @@ class CellEngine:
         """Where a variant's plan is saved."""
         return study.workspace.path("plans", self.cell, file_key(variant), "plan.bin")
 
+    def with_options(self, extra: Mapping[str, str]) -> CellEngine:
+        """The engine with further options of its own."""
+        if not extra:
+            return self
+        return replace(self, options=replace(self.options, extra={**self.options.extra, **extra}))
+
     def support(self, name: str) -> tuple[str, str]:
         """State and reason of a format."""
         found = self.info["formats"].get(name, {"state": "absent", "reason": "unknown format"})
@@ -74,15 +80,14 @@ class CellEngine:
 
 
 def run_plain(
-    study: StudyContext, engine: CellEngine, name: str, model: str, judged: bool
+    study: StudyContext, engine: CellEngine, name: str, path: Path, judged: bool
 ) -> VariantFacts:
     """A variant without a quantized site: the baseline, or the model as it was given.
 
-    The latter is not ``judged``: a free win has shown that its result is the baseline's.
+    The latter is not ``judged``: the free wins have shown that its result is the baseline's.
     """
 
     def compute() -> VariantFacts:
-        path = model_path(study.workspace, model)
         facts = VariantFacts(
             name=name,
             source="precision",
@@ -110,12 +115,16 @@ def run_variant(
         UserError: a group that matches no site; the metric raised.
     """
 
+    own = engine.with_options(variant.options)
+
     def compute() -> VariantFacts:
         if variant.source == "file":
-            return _file(study, engine, variant)
-        if variant.format in ("bf16", "fp16"):
-            return _precision(study, engine, variant)
-        return _quantized(study, engine, variant, time_ns)
+            return _with(_file(study, own, variant), options=dict(variant.options))
+        if variant.format in BASES:
+            found = _precision(study, own, variant)
+        else:
+            found = _quantized(study, own, variant, time_ns)
+        return _with(found, options=dict(variant.options))
 
     return _staged(study, engine, variant.name, compute)
 

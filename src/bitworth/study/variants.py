@@ -18,6 +18,8 @@ from bitworth.recipe.recipe import Placement, Scheme
 from bitworth.recipe.rules import Preference, resolve
 from bitworth.study.sections import GroupConfig, VariantConfig
 
+#: Formats that are the precision of a whole model.
+BASES = ("fp32", "bf16", "fp16")
 _SCHEMES: Mapping[str, Scheme] = {"dynamic": "dynamic", "none": "weight_only"}
 
 
@@ -27,7 +29,7 @@ def recipe_of(variant: VariantConfig, preferred: Preference | None = None) -> Re
     Of a variant that names a precision, or has a format that quantizes.
     """
     assert variant.format is not None
-    if variant.format in ("bf16", "fp16"):
+    if variant.format in BASES:
         return Recipe(base=variant.format, keep_fp32=variant.keep_fp32)
     entries = [_entry(variant, group) for group in variant.groups]
     if preferred is not None:

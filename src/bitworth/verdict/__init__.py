@@ -6,7 +6,7 @@ quality their intervals, ``decide`` applies a policy to both, and ``amdahl_ceili
 could be reached at most.
 """
 
-from bitworth.verdict.blocks import SessionBlocks, blocks_from_samples, label_samples
+from bitworth.verdict.blocks import SessionBlocks, blocks_from_samples, label_samples, per_item
 from bitworth.verdict.bounds import amdahl_ceiling, amdahl_total
 from bitworth.verdict.comparison import Comparison, RatioInterval, Verdict, classify, compare
 from bitworth.verdict.criteria import (
@@ -100,6 +100,7 @@ __all__ = [
     "level",
     "looks",
     "mean_loss",
+    "per_item",
     "perplexity",
     "perplexity_loss",
     "quantile_interval",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -116,6 +116,24 @@ def blocks_from_samples(
         for label in range(labels.shape[1])
     ]
     return SessionBlocks(labels, value, first, second, quantile, np.array(tails))
+
+
+def per_item(blocks: SessionBlocks, items: Sequence[int]) -> SessionBlocks:
+    """``blocks`` with the times of each label divided by ``items[label]``; none: as they are.
+
+    A time that is not positive stays so, as the clock gate wants it.
+    """
+    if not items:
+        return blocks
+    parts = np.asarray(items, dtype=np.float64)
+    at = parts[blocks.order]
+    return replace(
+        blocks,
+        value_ns=blocks.value_ns / at,
+        first_half_ns=blocks.first_half_ns / at,
+        second_half_ns=blocks.second_half_ns / at,
+        tail_ns=None if blocks.tail_ns is None else blocks.tail_ns / parts,
+    )
 
 
 def label_samples(
