@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from multiprocessing import forkserver
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from bitworth.measurement.device_lock import TEST_FOLDER
+from bitworth.record.pictures import Pictures
+from tests.forked_worker import start
 
 # A deadline asserts a wall time, which a shared machine cannot keep.
 settings.register_profile(
@@ -25,3 +28,26 @@ def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TEST_FOLDER, str(tmp_path_factory.mktemp("locks")))
         yield
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> None:
+    """What forks workers, started before a test moves the temporary folder."""
+    forkserver.ensure_running()
+
+
+@pytest.fixture
+def quick_studies(
+    request: pytest.FixtureRequest, fork_server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Studies leave out what most tests do not look at; ``whole`` ones leave out nothing.
+
+    Workers of the mock are forked, which takes a tenth of the time of a fresh interpreter; the
+    limits of the scripted device are not measured, and no picture is drawn.
+    """
+    if request.node.get_closest_marker("whole") is not None:
+        return
+    monkeypatch.setattr("bitworth.measurement.workers.start_process", start)
+    monkeypatch.setattr("bitworth.study.cell_run.device_limits", lambda *_: (None, {}))
+    blank = Pictures("<svg></svg>", None)
+    monkeypatch.setattr("bitworth.study.outputs.draw", lambda _: blank)

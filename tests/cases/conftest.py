@@ -37,3 +37,8 @@ def bitworth(
         return Outcome(code if isinstance(code, int) else 1, told.out, told.err)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def quick(quick_studies: None) -> None:
+    """Every study here, but for those that are marked ``whole``."""

@@ -65,3 +65,8 @@ def tiny_writer() -> Callable[[Path], Path]:
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     return write_tiny(tmp_path / "tiny.onnx")
+
+
+@pytest.fixture(autouse=True)
+def quick(quick_studies: None) -> None:
+    """Every study here, but for those that are marked ``whole``."""

@@ -62,6 +62,7 @@ def test_it_shows_what_changes_and_writes_nothing(bitworth: Callable[..., Any], 
     assert [rule["name"] for rule in told["rules"]] == ["eps"]
 
 
+@pytest.mark.whole
 def test_writing_replaces_the_conclusions_and_what_is_rendered(
     bitworth: Callable[..., Any], path: Path
 ) -> None:

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -75,6 +75,21 @@ def test_unoptimized_is_the_graph_as_it_is(small: Path, small_x: Arrays, tmp_pat
     assert np.array_equal(run(plan, small_x, options), direct(small, small_x, "ORT_DISABLE_ALL"))
     names = tuple(n.op_type for n in onnx.load(small).graph.node)
     assert ENGINE.open(plan, "fp32", options).layers() == names
+
+
+@pytest.mark.parametrize("level", ["extended", "basic"])
+def test_each_level_is_the_engines_own(
+    recogniser: Path, recogniser_x: Arrays, tmp_path: Path, level: Literal["extended", "basic"]
+) -> None:
+    options = EngineOptions(1, level)
+    plan = saved(recogniser, tmp_path, options)
+    expected = direct(recogniser, recogniser_x, f"ORT_ENABLE_{level.upper()}")
+    assert np.array_equal(run(plan, recogniser_x, options), expected)
+    # The layout for this machine comes with ``all`` alone.
+    layers = ENGINE.open(plan, "fp32", options).layers()
+    assert not any(op.startswith("Reorder") for op in layers)
+    whole = ENGINE.build(LoweredModel(recogniser, "v"), ONE).layers()
+    assert any(op.startswith("Reorder") for op in whole)
 
 
 def test_bytes_and_hash(small: Path, tmp_path: Path) -> None:

@@ -137,3 +137,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyFolder:
 @pytest.fixture
 def model_writer() -> Callable[..., Path]:
     return write_model
+
+
+@pytest.fixture(autouse=True)
+def quick(quick_studies: None) -> None:
+    """Every study here, but for those that are marked ``whole``."""

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from bitworth.engines.cpu import usable_cpus
 from bitworth.errors import UserError
 from bitworth.record.derive import derive
-from bitworth.record.free_win_facts import FreeWinVerdict
+from bitworth.record.free_win_facts import FreeWinTry, FreeWinVerdict
+from bitworth.record.free_win_verdicts import SAME_RESULT
 from bitworth.record.render_markdown import render_markdown
 from bitworth.record.schema import Record
 from bitworth.record.store import read_record
@@ -231,3 +233,54 @@ def test_a_search_that_was_stopped_goes_on(folder: Any, monkeypatch: pytest.Monk
     record, _ = run(folder)
     assert not built
     assert verdicts(record)["a spell"].outcome == "applied"
+
+
+REAL = """
+version = 1
+[subject]
+name = "small"
+onnx = "model.onnx"
+[data]
+source = "inputs.py"
+holdout_samples = 4
+[[cell]]
+engine = "{engine}"
+threads = 2
+[timing]
+budget_minutes = 0.001
+min_sessions = 2
+max_sessions = 2
+"""
+
+
+def tried(folder: Any, engine: str) -> dict[str, FreeWinTry]:
+    """What the standard list of a real engine came to, by the keys that each try sets."""
+    folder.study.write_text(REAL.format(engine=engine))
+    record, _ = run(folder)
+    cell = record.facts.cells[0]
+    assert cell.free_win_search is not None
+    assert not cell.free_win_jobs[0].sessions[0].failures
+    for one, verdict in zip(
+        cell.free_win_search.tries, record.derived.cells[0].free_wins, strict=True
+    ):
+        assert not one.failed, f"{one.name}: {one.failed}"
+        assert verdict.comparison is not None
+        assert one.result_change is not None
+        assert one.result_change <= SAME_RESULT, one.name
+    return {" ".join(sorted(one.settings)) or one.name: one for one in cell.free_win_search.tries}
+
+
+def test_the_standard_list_of_onnxruntime(folder: Any) -> None:
+    found = tried(folder, "onnxruntime")
+    pinned = "session.intra_op_thread_affinities threads"
+    expected = {"as given", "session.set_denormal_as_zero", "threads", "optimization"}
+    assert found.keys() == {*expected, pinned, "4 samples a call"}
+    cpus = usable_cpus()
+    assert found[pinned].settings[pinned.split()[0]] == str(cpus[1] + 1)
+    assert found["4 samples a call"].items == 4
+
+
+def test_the_standard_list_of_openvino(folder: Any) -> None:
+    found = tried(folder, "openvino")
+    expected = {"as given", "CPU_DENORMALS_OPTIMIZATION", "threads", "ENABLE_CPU_PINNING"}
+    assert found.keys() == {*expected, "4 samples a call"}

@@ -35,6 +35,7 @@ def summaries(record: Record, cell: int = 0) -> dict[str, VariantSummary]:
     return {s.variant: s for s in record.derived.cells[cell].variants}
 
 
+@pytest.mark.whole
 def test_the_scripted_truth_comes_out(folder: Any) -> None:
     folder.write({"ratios": {"int8 all": 0.8, "int8 conv": 1.25}})
     record, paths = run(folder)
@@ -57,6 +58,8 @@ def test_the_scripted_truth_comes_out(folder: Any) -> None:
     for path in (paths.record, paths.readme, paths.report, paths.picture):
         assert path.stat().st_size > 500
     assert not list((folder.root / "studies" / ".bitworth").iterdir())
+    assert record.facts.cells[0].limits is not None
+    assert {o.variant for o in record.derived.cells[0].outlooks} == {"int8 all", "int8 conv"}
 
 
 def test_recomputing_gives_the_same_bytes(folder: Any) -> None:
@@ -105,6 +108,7 @@ def test_a_study_until_settled_goes_on_while_one_comparison_is_open(
     )  # fmt: skip
 
 
+@pytest.mark.whole  # forked workers would end more sessions within the budget
 def test_a_study_until_settled_ends_with_its_budget(folder: Any) -> None:
     script = {"ratios": {"int8 all": 0.5, "int8 conv": 1.005}}
     folder.write(script, until_settled="true", delta=1e-6, budget_minutes=0.001)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import IO, Any, Literal, Protocol
 
 from numpy.typing import NDArray
 
@@ -62,6 +62,30 @@ class TimingWorker(Protocol):
         """The process's peak resident memory so far, None where nobody can tell."""
 
 
+def start_process(
+    link: int, name: str, output: IO[bytes], preload: str, module: str
+) -> subprocess.Popen[bytes]:
+    """A fresh interpreter that runs ``module`` over the socket ``link``; see ``Worker``."""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-P",  # a user's onnx.py in the current folder is not the library
+            "-m",
+            module,
+            str(link),
+            str(os.getpid()),
+            preload,
+        ],
+        pass_fds=[link],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        # A Ctrl-C at the terminal is the controller's to handle, not the workers'.
+        start_new_session=True,
+        env={**os.environ, "BITWORTH_WORKER": name},
+    )
+
+
 class Worker:
     """One worker process.
 
@@ -81,24 +105,7 @@ class Worker:
     ) -> None:
         ours, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",  # a user's onnx.py in the current folder is not the library
-                    "-m",
-                    module,
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    preload,
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                # A Ctrl-C at the terminal is the controller's to handle, not the workers'.
-                start_new_session=True,
-                env={**os.environ, "BITWORTH_WORKER": name},
-            )
+            self._process = start_process(theirs.fileno(), name, output, preload, module)
         self._link = Connection(ours.detach())
         self._stopped = False
 

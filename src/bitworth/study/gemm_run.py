@@ -77,6 +77,8 @@ def gemm_study(
         data={"random_inputs": True},
         cell=[{"engine": engine, "threads": threads}],
         variant=[{"name": name, "format": name} for name in formats],
+        # A product alone has no baseline to be fair to but itself.
+        free_wins={"standard": False},
         timing={"budget_minutes": minutes},
     )
 
