@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from bitworth.measurement.device_lock import TEST_FOLDER
 from bitworth.record.pictures import Pictures
+from bitworth.study.roofline_cache import CACHE
 from tests.forked_worker import start
 
 # A deadline asserts a wall time, which a shared machine cannot keep.
@@ -24,9 +25,12 @@ settings.load_profile("shared machine")
 
 @pytest.fixture(autouse=True, scope="session")
 def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests, and the processes that they start, are no rivals of a real measurement."""
+    """Tests, and the processes that they start, are no rivals of a real measurement, and leave its
+    cache alone.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TEST_FOLDER, str(tmp_path_factory.mktemp("locks")))
+        patch.setenv(CACHE, str(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -6,6 +6,7 @@ siblings. The mock's times are scripted, and a fresh interpreter costs it more t
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -48,7 +49,8 @@ class ForkedProcess:
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+            os.kill(self.pid, number)
 
 
 def start(link: int, name: str, output: IO[bytes], preload: str, module: str) -> object:

@@ -50,6 +50,8 @@ def candidates(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return run(
         folder,
         """
+[free_wins]
+standard = false
 [[cell]]
 engine = "onnxruntime"
 threads = 1

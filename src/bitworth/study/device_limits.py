@@ -9,7 +9,7 @@ from bitworth.engines.base import Arrays, EngineOptions
 from bitworth.record.device_profile import DeviceProfile
 from bitworth.record.variant_bounds import WorkFact
 from bitworth.study.context import StudyContext
-from bitworth.study.roofline_stage import measure_device
+from bitworth.study.roofline_cache import device_rates
 from bitworth.study.site_shapes import products_of, shapes_at, work_at
 
 Limits = tuple[DeviceProfile, dict[str, WorkFact]]
@@ -34,7 +34,7 @@ def device_limits(
     if stored is None:
         shapes = shapes_at(study.subject.fair.model, inputs)
         work = work_at(study.subject.every_site, shapes)
-        limits = measure_device(
+        limits = device_rates(
             study.workspace, engine, info, options, products_of(work, sites), study.reporter
         )
         stored = {

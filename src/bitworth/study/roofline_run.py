@@ -15,6 +15,7 @@ from bitworth.measurement.workers import WorkerFailed
 from bitworth.record.device_profile import DeviceProfile
 from bitworth.study.cell_stage import probe_engine
 from bitworth.study.progress import Reporter
+from bitworth.study.roofline_cache import add_to_cache
 from bitworth.study.roofline_stage import KINDS, measure_device
 from bitworth.study.workspace import Workspace
 
@@ -43,6 +44,7 @@ def run_roofline(
             with device_lock("cpu"):
                 info = probe_engine(workspace, engine)
                 found = measure_device(workspace, engine, info, options, products, reporter)
+                add_to_cache(found, engine, info, options)
         except WorkerFailed as failure:
             raise UserError(f"engine {engine}: {failure}") from None
     return found

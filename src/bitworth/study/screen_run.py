@@ -14,7 +14,7 @@ from bitworth.study.config import subject_path
 from bitworth.study.preparation import prepare_study
 from bitworth.study.progress import Reporter
 from bitworth.study.request import StudyRequest
-from bitworth.study.roofline_stage import measure_device
+from bitworth.study.roofline_cache import device_rates
 from bitworth.study.screening import Screen, screen_cell
 from bitworth.study.sections import QualityConfig, StudyConfig
 from bitworth.study.site_shapes import products_of, shapes_at, work_at
@@ -79,7 +79,7 @@ def _screened(run: CellRun, reporter: Reporter, elsewhere: DeviceProfile | None)
         products = products_of(work_at(study.subject.every_site, shapes))
         engine = run.engine
         try:
-            limits = measure_device(
+            limits = device_rates(
                 study.workspace, engine.engine, engine.info, engine.options, products, reporter
             )
         except WorkerFailed as failure:
