@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bitworth.recipe import PER_TENSOR, Calibrator, Quantize, Recipe
-from bitworth.record.derive import derive
+from bitworth.record.make import make_record as record_of
 from bitworth.record.profile_facts import LayerFact, ProfileFacts
 from bitworth.record.schema import (
     CellFacts,
@@ -318,7 +318,7 @@ def build(
         ),
         revisit=("engine.version > 1.32.0", "device == B300"),
     )  # fmt: skip
-    return Record(id="ocr-test", facts=facts, derived=derive(facts))
+    return record_of("ocr-test", facts)
 
 
 @pytest.fixture(scope="session")

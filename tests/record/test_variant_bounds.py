@@ -91,6 +91,23 @@ def test_a_format_that_was_not_measured_is_limited_by_bytes_alone() -> None:
     assert found.ceiling == pytest.approx(3000 / (3000 - 1000 - 200 * 7 / 8), rel=1e-3)
 
 
+def test_weights_alone_are_limited_by_the_devices_highest_rate() -> None:
+    """An engine may round activations itself, so that no format's own rate is a limit."""
+    found = outlook(LAYERS, None, {"a": "int4"}, WORK, DEVICE, weight_only={"a"})
+    assert found is not None
+    # 2000 operations at int8's 8 a ns; the Relu between keeps its type and its time.
+    assert found.ceiling == pytest.approx(3000 / (3000 - (1000 - 250)))
+    assert found.expected is None
+
+
+def test_weights_alone_shrink_and_activations_do_not() -> None:
+    slow = DEVICE.model_copy(update={"copies": (CopyTime(bytes=1, time_ns=2.0),)})
+    found = outlook(LAYERS, None, {"a": "int4"}, WORK, slow, weight_only={"a"})
+    assert found is not None
+    # 100 weights of half a byte, 200 activations of two: 450 bytes, of which 1 moves in a ns.
+    assert found.ceiling == pytest.approx(3000 / (3000 - (1000 - 450)))
+
+
 def test_layers_that_no_site_reaches_stay() -> None:
     reached = (*LAYERS, layer("other", "Relu", 500, inputs=(3,)))
     apart = (*LAYERS, layer("other", "Relu", 500))

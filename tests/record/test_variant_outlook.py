@@ -86,6 +86,33 @@ def test_beyond_is_the_whole_interval(ceiling: float, high: float | None, expect
     assert beyond(entry, compared(0.4, high)) is expected
 
 
+def test_weights_alone_need_no_measured_format(record: Record) -> None:
+    """Each site is limited by what the device does at all, and nothing is expected of it."""
+    record = with_limits(record)
+    cell = record.facts.cells[0]
+    alone = tuple(
+        v.model_copy(
+            update={
+                "sites": tuple(
+                    s.model_copy(update={"format": "int4", "activation": None}) for s in v.sites
+                )
+            }
+        )
+        for v in cell.variants
+    )
+    (found, *_) = (
+        derive(
+            record.facts.model_copy(
+                update={"cells": (cell.model_copy(update={"variants": alone}),)}
+            )
+        )
+        .cells[0]
+        .outlooks
+    )
+    assert found.ceiling_speedup > 1
+    assert found.expected_speedup is None
+
+
 def test_formats_that_were_not_measured_have_no_bound() -> None:
     assert measured_formats([("a", "int8"), ("b", "int8")], DEVICE) == {"a": "int8", "b": "int8"}
     assert measured_formats([("a", "int8"), ("b", "fp8_e4m3")], DEVICE) == {}

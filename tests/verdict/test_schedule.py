@@ -38,13 +38,28 @@ def test_session_holds_whole_squares_and_stays_balanced(
 ) -> None:
     schedule = session_schedule(k, seed=seed, session=session, minimum_rounds=minimum)
     assert len(schedule.rounds) == rounds_in_session(k, minimum) >= minimum
-    assert len(schedule.rounds) % len(williams_square(k)) == 0
-    assert len(schedule.rounds) - len(williams_square(k)) < minimum
+    halved = k % 2 == 1 and k >= minimum
+    rows = k if halved else len(williams_square(k))
+    assert len(schedule.rounds) % rows == 0
+    assert len(schedule.rounds) - rows < minimum
     assert sorted(schedule.start_order) == list(range(k))
-    assert len(set(neighbours(schedule.rounds).values())) == 1
+    assert halved or len(set(neighbours(schedule.rounds).values())) == 1
     for position in range(k):
         assert len(set(Counter(row[position] for row in schedule.rounds).values())) == 1
     assert schedule == session_schedule(k, seed=seed, session=session, minimum_rounds=minimum)
+
+
+@pytest.mark.parametrize("k", [3, 5, 7])
+def test_neighbours_of_half_squares_are_balanced_over_sessions(k: int) -> None:
+    count = 4000
+    pairs: Counter[tuple[int, int]] = Counter()
+    for session in range(count):
+        rounds = session_schedule(k, seed=1, session=session, minimum_rounds=2).rounds
+        assert len(rounds) == k
+        pairs += neighbours(rounds)
+    expected = count * k * (k - 1) / (k * (k - 1))
+    assert len(pairs) == k * (k - 1)
+    assert max(abs(n - expected) for n in pairs.values()) < 0.1 * expected
 
 
 def test_schedule_differs_by_seed_session_and_labels() -> None:
@@ -66,6 +81,7 @@ def test_a_schedule_is_pinned() -> None:
 
 @pytest.mark.parametrize(
     ("k", "minimum", "rounds"), [(2, 10, 10), (3, 10, 12), (4, 10, 12), (5, 10, 10), (4, 4, 4),
+                                 (7, 6, 7), (7, 8, 14), (6, 6, 6),
                                  (3, 4, 6), (12, 10, 12), (1, 10, 10)],
 )  # fmt: skip
 def test_rounds_in_session(k: int, minimum: int, rounds: int) -> None:

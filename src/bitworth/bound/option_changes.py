@@ -79,7 +79,7 @@ def compatible(best_first: tuple[OptionChange, ...]) -> tuple[OptionChange, ...]
 
 
 def _onnxruntime(options: EngineOptions) -> tuple[OptionChange, ...]:
-    levels: tuple[Optimization, ...] = ("all", "extended", "basic")
+    levels: tuple[Optimization, ...] = ("all", "extended")
     return (
         OptionChange(
             "denormals are zero while it runs", extra={"session.set_denormal_as_zero": "1"}

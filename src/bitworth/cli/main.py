@@ -6,7 +6,20 @@ import sys
 
 import typer
 
-from bitworth.cli import compare, doctor, export, gemm, rejudge, roofline, screen, show, study
+from bitworth.cli import (
+    compare,
+    doctor,
+    export,
+    gemm,
+    lint,
+    rejudge,
+    report,
+    roofline,
+    schema,
+    screen,
+    show,
+    study,
+)
 from bitworth.errors import UserError
 
 app = typer.Typer(
@@ -28,6 +41,9 @@ app.command(name="gemm")(gemm.gemm)
 app.command(name="compare")(compare.compare)
 app.command(name="show")(show.show)
 app.command(name="rejudge")(rejudge.rejudge)
+app.command(name="report")(report.report)
+app.command(name="lint")(lint.lint)
+app.command(name="schema")(schema.schema)
 app.command(name="export")(export.export)
 app.command(name="doctor")(doctor.doctor)
 

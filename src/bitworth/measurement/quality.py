@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -155,8 +156,7 @@ def evaluate(
         UserError: the metric raised or returned something that it did not declare.
     """
     quality = Quality(metrics={name: [] for name in metrics})
-    for index, (inputs, target) in enumerate(samples):
-        outputs = run(inputs)
+    for index, (outputs, target) in enumerate(_run_ahead(run, samples)):
         for name, want in reference[index].items():
             got = outputs[name]
             if got.shape != want.shape:
@@ -176,6 +176,25 @@ def evaluate(
             quality.head_n, quality.head_rel_l2 = quality.n, quality.rel_l2
         progress(quality.n)
     return quality
+
+
+def _run_ahead(
+    run: Run, samples: Iterable[tuple[Arrays, object]]
+) -> Iterator[tuple[Arrays, object]]:
+    """Outputs and target of each sample; the next one runs while the last is judged."""
+    pool = ThreadPoolExecutor(1, "next sample")
+    try:
+        running: tuple[Future[Mapping[str, NDArray[np.generic]]], object] | None = None
+        for inputs, target in samples:
+            following = (pool.submit(run, inputs), target)
+            if running is not None:
+                yield running[0].result(), running[1]
+            running = following
+        if running is not None:
+            yield running[0].result(), running[1]
+    finally:
+        # Whoever stops here ends the worker, and with it the call that still runs.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _scored(

@@ -52,9 +52,12 @@ class DeviceProfile(Part):
     products: tuple[ProductTime, ...]
     copies: tuple[CopyTime, ...]
 
-    def peak(self, format_: str) -> float | None:
-        """The highest rate of any product in ``format_``, operations in a ns; None: none ran."""
-        return max((p.rate for p in self.products if p.format == format_), default=None)
+    def peak(self, format_: str | None = None) -> float | None:
+        """The highest rate of any product in ``format_``, operations in a ns; None: none ran.
+
+        Without a format that of any product at all.
+        """
+        return max((p.rate for p in self.products if format_ in (None, p.format)), default=None)
 
     def bandwidth(self) -> float | None:
         """The most bytes moved in a ns by any copy, caches included; None: none was measured."""

@@ -103,22 +103,21 @@ def outlooks(
     baseline: ProfileFacts | None,
     comparisons: Mapping[str, Comparison | None],
 ) -> tuple[VariantOutlook, ...]:
-    """What each variant with static or dynamic activations could give at most, and gave.
+    """What each variant could give at most, and gave.
 
-    Variants that leave activations alone, and those in formats that the device was not measured
-    in, have no limit that was measured.
+    Those that compute in formats that the device was not measured in have no limit.
     """
     if baseline is None or cell.limits is None:
         return ()
     found = []
     for variant in cell.variants:
-        if any(entry.activation is None for entry in variant.sites):
-            continue
+        alone = {entry.site for entry in variant.sites if entry.activation is None}
         sites = [(entry.site, entry.format) for entry in variant.sites]
-        formats = measured_formats(sites, cell.limits)
+        formats = measured_formats(sites, cell.limits, alone)
         entry = variant_outlook(
-            variant.name, formats, baseline, cell.work, cell.limits, comparisons.get(variant.name)
-        )
+            variant.name, formats, baseline, cell.work, cell.limits,
+            comparisons.get(variant.name), alone,
+        )  # fmt: skip
         if entry is not None:
             found.append(entry)
     return tuple(found)

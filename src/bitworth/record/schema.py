@@ -33,7 +33,7 @@ from bitworth.verdict import (
     TimingRules,
 )
 
-SCHEMA_VERSION: Literal[5] = 5
+SCHEMA_VERSION: Literal[6] = 6
 
 
 class Tensor(Part):
@@ -357,7 +357,8 @@ class Derived(Part):
 class Record(Part):
     """One study."""
 
-    schema_version: Literal[5] = SCHEMA_VERSION
+    schema_version: Literal[6] = SCHEMA_VERSION
     id: str
+    facts_sha256: str = Field(description="of the facts as canonical JSON, samples included")
     facts: Facts
     derived: Derived

@@ -36,6 +36,11 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def facts_sha256(facts: Any) -> str:
+    """Hash of a record's facts as JSON values, with all samples."""
+    return sha256(canonical(facts))
+
+
 def write_record(record: Record, path: Path) -> tuple[Path, ...]:
     """Write ``record`` to ``path``; returns the files written.
 
@@ -61,12 +66,14 @@ def write_record(record: Record, path: Path) -> tuple[Path, ...]:
 def replace_derived(derived: Derived, path: Path) -> None:
     """Write other conclusions into a record, in today's schema.
 
-    What its facts say and its samples file stay as they are.
+    What its facts say and its samples file stay as they are. Facts that were changed since they
+    were stored keep the hash that tells it.
 
     Raises:
         UserError: the disk is full or the folder cannot be written.
     """
     tree = upgrade(_parse(path.read_bytes()))
+    tree["facts_sha256"] = _sealed(read_tree(path))["facts_sha256"]
     tree["derived"] = derived.model_dump(mode="json")
     tree["schema_version"] = SCHEMA_VERSION
     write_atomic(path, _readable(tree))
@@ -83,8 +90,8 @@ def remove_record(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def read_record(path: Path) -> Record:
-    """Read a record with its samples.
+def read_tree(path: Path) -> dict[str, Any]:
+    """A record's JSON as it was stored, in whatever version, with its samples.
 
     Raises:
         UserError: missing, not a record, from a newer Bitworth, or its samples are missing or
@@ -106,14 +113,48 @@ def read_record(path: Path) -> Record:
     name = tree.pop(_POINTER, None)
     if name is not None:
         _restore(tree, path, str(name))
+    return tree
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file looks like a record, valid or not; other programs write JSON too."""
     try:
-        return Record.model_validate_json(canonical(upgrade(tree)))
+        tree = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(tree, dict) and {"schema_version", "facts"} <= tree.keys()
+
+
+def read_record(path: Path) -> Record:
+    """Read a record with its samples.
+
+    Raises:
+        UserError: see ``read_tree``; or it has not what a record has.
+    """
+    tree = read_tree(path)
+    try:
+        return Record.model_validate_json(canonical(_sealed(tree)))
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: not a valid record ({error} is missing); restore it") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(p) for p in first["loc"])
         raise UserError(f"{path}: not a valid record at {where}: {first['msg']}") from None
+
+
+def is_sealed(tree: dict[str, Any]) -> bool:
+    """Whether the facts are those of which the record has the hash; older records have none."""
+    told = tree.get("facts_sha256")
+    return told is None or told == facts_sha256(tree["facts"])
+
+
+def _sealed(tree: dict[str, Any]) -> dict[str, Any]:
+    """The record in today's schema, its hash that of the facts in it if it held before."""
+    holds, newer = is_sealed(tree), upgrade(tree)
+    if newer is tree:
+        return tree
+    told = facts_sha256(newer["facts"]) if holds else tree["facts_sha256"]
+    return {**newer, "facts_sha256": told}
 
 
 def _restore(tree: dict[str, Any], path: Path, name: str) -> None:

@@ -66,5 +66,16 @@ def _from_4(tree: Tree) -> Tree:
     return {**tree, "schema_version": 5}
 
 
+def _from_5(tree: Tree) -> Tree:
+    """Version 6 has the hash of its facts, which ``store`` adds: an older record never had one."""
+    return {**tree, "schema_version": 6}
+
+
 _COMPARISONS = ("comparison", "against_best")
-_STEPS: dict[object, Callable[[Tree], Tree]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}
+_STEPS: dict[object, Callable[[Tree], Tree]] = {
+    1: _from_1,
+    2: _from_2,
+    3: _from_3,
+    4: _from_4,
+    5: _from_5,
+}

@@ -11,7 +11,7 @@ Amdahl (1967), Validity of the single processor approach.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,6 +69,7 @@ def outlook(
     work: Mapping[str, WorkFact],
     device: DeviceProfile,
     base: str = "fp32",
+    weight_only: Collection[str] = (),
 ) -> Outlook | None:
     """What the sites can give in the formats named; None without a profile.
 
@@ -79,6 +80,8 @@ def outlook(
         work: by id of the site.
         device: measured rates, of this device and engine.
         base: format that the baseline computes in.
+        weight_only: ids of the sites whose weights alone are in the format. What they compute in
+            is the engine's choice, so that the device's highest rate of all limits them.
     """
     total = sum(layer.time_ns for layer in layers)
     if total <= 0:
@@ -87,7 +90,8 @@ def outlook(
     least = expected = whole
     touched = 0.0
     known = False
-    near = _neighbours(layers, set(sites))
+    whole_sites = {i: f for i, f in sites.items() if i not in weight_only}
+    near = _neighbours(layers, set(whole_sites))
     for place, layer in enumerate(layers):
         kind = op_class(layer.op, layer.sites)
         if kind in (PRODUCT, ATTENTION):
@@ -96,16 +100,17 @@ def outlook(
                     continue
                 time = layer.time_ns / len(layer.sites)
                 touched += time
-                least -= time - min(time, _limit(work.get(site), sites[site], device))
+                limit = _limit(work.get(site), sites[site], device, site in weight_only)
+                least -= time - min(time, limit)
                 gain = _gain(work.get(site), sites[site], base, device)
-                if gain is not None:
+                if gain is not None and site not in weight_only:
                     known = True
                     expected -= time * (1 - gain)
         elif kind == CONVERSION:
             least -= layer.time_ns  # a layout change may no longer be needed
         elif kind in _BETWEEN and place in near:
-            least -= layer.time_ns * (1 - _narrowest(tuple(sites.values())) / 32)
-    expected += _converted(layers, sites, work, device)
+            least -= layer.time_ns * (1 - _narrowest(tuple(whole_sites.values())) / 32)
+    expected += _converted(layers, whole_sites, work, device)
     return Outlook(
         share=touched / total,
         ceiling=whole / max(least, whole * 1e-3),
@@ -113,15 +118,17 @@ def outlook(
     )
 
 
-def _limit(work: WorkFact | None, format_: str, device: DeviceProfile) -> float:
+def _limit(work: WorkFact | None, format_: str, device: DeviceProfile, weight_only: bool) -> float:
     """The least time in ns of a site; 0 where nothing limits it that was measured."""
     if work is None:
         return 0.0
-    peak, bandwidth = device.peak(format_), device.bandwidth()
+    bandwidth = device.bandwidth()
+    peak = device.peak() if weight_only else device.peak(format_)
     operations = 2 * work.batch * work.m * work.n * work.k
     compute = operations / peak if peak else 0.0
     width = _bits(format_) / 8
-    moved = (work.inputs + work.weights + work.outputs) * width
+    around = 2 if weight_only else width  # 16 bits: an engine may hold activations so
+    moved = work.weights * width + (work.inputs + work.outputs) * around
     return max(compute, moved / bandwidth if bandwidth else 0.0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import Field
 
@@ -36,6 +36,7 @@ def variant_outlook(
     work: Mapping[str, WorkFact],
     device: DeviceProfile,
     comparison: Comparison | None,
+    weight_only: Collection[str] = (),
 ) -> VariantOutlook | None:
     """The outlook of one variant; None where there is no profile or no quantized site.
 
@@ -46,10 +47,13 @@ def variant_outlook(
         work: by id of the site.
         device: measured rates of this device.
         comparison: of its time with the baseline's.
+        weight_only: ids of the sites whose activations are left alone.
     """
     if not formats:
         return None
-    found = outlook(baseline.layers, baseline.plain_ns, formats, work, device)
+    found = outlook(
+        baseline.layers, baseline.plain_ns, formats, work, device, weight_only=weight_only
+    )
     if found is None:
         return None
     reached = None
@@ -71,12 +75,15 @@ def beyond(entry: VariantOutlook, comparison: Comparison) -> bool:
     return high is not None and high > 0 and 1 / high > entry.ceiling_speedup
 
 
-def measured_formats(sites: Sequence[tuple[str, str]], device: DeviceProfile) -> dict[str, str]:
+def measured_formats(
+    sites: Sequence[tuple[str, str]], device: DeviceProfile, weight_only: Collection[str] = ()
+) -> dict[str, str]:
     """Format by site, for a variant whose formats the device was measured in; else nothing.
 
     Args:
         sites: id and format of each quantized site.
         device: the device.
+        weight_only: sites that compute in no format of theirs, which needs no measurement.
     """
     known = {p.format for p in device.products}
-    return dict(sites) if all(form in known for _, form in sites) else {}
+    return dict(sites) if all(f in known or i in weight_only for i, f in sites) else {}

@@ -6,7 +6,7 @@ faster and leave its result as it is join it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,14 +24,13 @@ from bitworth.errors import UserError
 from bitworth.measurement.batch import batch_error, batched
 from bitworth.measurement.device_lock import device_lock
 from bitworth.measurement.plans import build_plan, load_plan, runner
-from bitworth.measurement.quality import Run
 from bitworth.measurement.timing import TimedPlan, TimingTarget
 from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.record.free_win_facts import FreeWinSearch, FreeWinTry
 from bitworth.record.free_win_verdicts import judge_free_wins, worth_joining
 from bitworth.record.names import AS_GIVEN, BASELINE
 from bitworth.record.timing_facts import TimingJob
-from bitworth.study.cell_stage import BATCH_SLACK, CHECK_SAMPLES
+from bitworth.study.cell_stage import BATCH_SLACK
 from bitworth.study.context import StudyContext, file_key
 from bitworth.study.sections import CellConfig
 from bitworth.study.subject_stage import model_path
@@ -42,7 +41,13 @@ from bitworth.verdict import sig6_or_none
 
 #: Share of a cell's time for timing that the search may take.
 BUDGET_SHARE = 0.2
+#: Rounds of a session at least: fewer than for the variants, which are what a study is about.
+ROUNDS = 6
+#: Samples on which outputs are compared with the baseline's.
+SAMPLES = 4
 WITH_DENORMALS = "with denormal weights"
+#: Share of denormal weights from which they get a row of their own.
+MANY_DENORMALS = 0.01
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,7 @@ def _tries(study: StudyContext, engine: CellEngine, config: CellConfig) -> Itera
     # What a study has anyway is timed beside what it asked for, not for its own sake.
     if changes or batch > 1:
         yield _Try(AS_GIVEN, "undone", study.subject.original.path, engine.options)
-        if win is not None and win.applied:
+        if win is not None and win.applied and study.subject.denormal_share >= MANY_DENORMALS:
             given = model_path(study.workspace, "as_given")
             yield _Try(WITH_DENORMALS, "undone", given, engine.options)
     for change in changes:
@@ -169,15 +174,19 @@ def _built(study: StudyContext, engine: CellEngine, tries: list[_Try]) -> tuple[
         sha = _build(base, study, engine, fair)
         workspace.save(sha, "free-wins", f"{engine.cell}-baseline")
         advance(1)
+        count = min(SAMPLES, len(study.data.inputs))
+        before = [dict(runner(base)(study.data.inputs[i])) for i in range(count)]
         found = ()
         for one in tries:
-            found = (*found, _compared(study, engine, one, runner(base)))
+            found = (*found, _compared(study, engine, one, before))
             advance(1)
     workspace.save([one.model_dump(mode="json") for one in found], "free-wins", engine.cell)
     return found
 
 
-def _compared(study: StudyContext, engine: CellEngine, one: _Try, baseline: Run) -> FreeWinTry:
+def _compared(
+    study: StudyContext, engine: CellEngine, one: _Try, before: Sequence[Arrays]
+) -> FreeWinTry:
     """The try built, with the largest change of an output; one that fails says why."""
     facts: dict[str, Any] = {
         "name": one.name,
@@ -199,8 +208,8 @@ def _compared(study: StudyContext, engine: CellEngine, one: _Try, baseline: Run)
                 n = len(one.batch)
                 change = batch_error(runner(worker), [inputs[i] for i in one.batch])
             else:
-                n = min(CHECK_SAMPLES, len(inputs))
-                change = _change(baseline, runner(worker), (inputs[i] for i in range(n)))
+                n = len(before)
+                change = _change(before, (runner(worker)(inputs[i]) for i in range(n)))
     except (WorkerFailed, UserError) as failure:
         told = study.workspace.without_paths(str(failure))
         return FreeWinTry(**{**facts, "failed": told})
@@ -214,15 +223,11 @@ def _compared(study: StudyContext, engine: CellEngine, one: _Try, baseline: Run)
     )
 
 
-def _change(baseline: Run, changed: Run, samples: Iterator[Arrays]) -> float | None:
+def _change(before: Sequence[Arrays], after: Iterable[Arrays]) -> float | None:
     """Largest relative L2 change of an output over the samples; None: not finite."""
-    worst = 0.0
-    for sample in samples:
-        change = largest_change(baseline(sample), changed(sample))
-        if change is None:
-            return None
-        worst = max(worst, change)
-    return worst
+    changes = [largest_change(was, now) for was, now in zip(before, after, strict=True)]
+    known = [c for c in changes if c is not None]
+    return max(known, default=0.0) if len(known) == len(changes) else None
 
 
 def _build(worker: Worker, study: StudyContext, engine: CellEngine, one: _Try) -> str:
@@ -277,7 +282,7 @@ def _time(
         call_ns = baseline_call_ns(workspace, name, target, plans[0])
         jobs = split_jobs(
             name, plans[0], (), plans[1:], call_ns, study.config.timing.seed,
-            streams=engine.options.streams, quantile=quantile,
+            streams=engine.options.streams, quantile=quantile, rounds=ROUNDS,
         )  # fmt: skip
         total = sum(len(job.plans) - 2 for job in jobs)
         done = []

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from bitworth.measurement.workers import WorkerFailed
-from bitworth.record.derive import derive
+from bitworth.record.make import make_record
 from bitworth.record.schema import Facts, Record
 from bitworth.record.store import canonical, read_record, remove_record, sha256, write_record
 from bitworth.study.assembly import study_facts
@@ -77,10 +77,10 @@ def run_study(request: StudyRequest, reporter: Reporter) -> tuple[Record, Output
                 raise Interrupted(None, advice) from None
             if _sessions(facts) >= _sessions_of(partial):
                 remove_record(partial)
-                write_record(Record(id=id_, facts=facts, derived=derive(facts)), partial)
+                write_record(make_record(id_, facts), partial)
             raise Interrupted(partial, advice) from None
         facts = study_facts(request, study, cells, begun, "")
-        record = Record(id=id_, facts=facts, derived=derive(facts))
+        record = make_record(id_, facts)
         write_outputs(record, paths)
         remove_record(partial)
         workspace.remove()

@@ -44,6 +44,11 @@ class Subject:
     free_win: FreeWin | None
 
     @property
+    def denormal_share(self) -> float:
+        """Share of the weights that are denormal."""
+        return self.denormals / max(1, _weight_count(self.given))
+
+    @property
     def sites(self) -> tuple[Site, ...]:
         """The sites, in graph order."""
         return self.scan.sites

@@ -33,6 +33,8 @@ from bitworth.verdict import (
 #: Labels of one job, the baseline and its copy included: more make a round too long.
 MAX_LABELS = 8
 MAX_LABELS_LONG_CALL = 4
+#: Rounds of a session at least.
+ROUNDS, ROUNDS_LONG_CALL = 10, 4
 #: About the time in which a worker starts and loads its plan; only to guess the time left.
 _START_S = 0.5
 _Tick = Callable[[], None]
@@ -70,6 +72,7 @@ def split_jobs(
     *,
     streams: int = 1,
     quantile: float | None = None,
+    rounds: int = ROUNDS,
 ) -> tuple[JobPlan, ...]:
     """Divide a cell's variants into jobs, each with the baseline and its hidden copy.
 
@@ -82,6 +85,7 @@ def split_jobs(
         seed: of the schedules.
         streams: inferences in flight at once.
         quantile: what is compared in the tail; None where medians are.
+        rounds: of a session at least.
     """
     long_call = call_ns > LONG_CALL_NS
     room = max(1, (MAX_LABELS_LONG_CALL if long_call else MAX_LABELS) - 2 - len(shared))
@@ -94,7 +98,7 @@ def split_jobs(
     for index, part in enumerate(parts):
         plans = (baseline, again, *shared, *part)
         shape = block_shape(call_ns, singly=streams > 1)
-        minimum_rounds = 4 if long_call else 10
+        minimum_rounds = ROUNDS_LONG_CALL if long_call else rounds
         if quantile is not None:
             shape, minimum_rounds = tail_shape(call_ns, quantile, len(plans), minimum_rounds)
         jobs.append(

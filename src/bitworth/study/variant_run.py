@@ -14,9 +14,9 @@ from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.recipe import Recipe
 from bitworth.recipe.consistency import engine_hint, support_key
 from bitworth.recipe.rules import EMULATED, Preference
+from bitworth.record.recipe_identity import identity_sha256
 from bitworth.record.schema import BatchCheck, QualityFacts, VariantFacts
 from bitworth.record.site_facts import RescaledFact
-from bitworth.record.store import canonical, sha256
 from bitworth.study.cell_stage import (
     PlanRequest,
     build_and_judge,
@@ -258,24 +258,10 @@ def _quantized_facts(
         RescaledFact(value=f.value, factors=tuple(float(x) for x in f.factors))
         for f in lowered.factors
     )
-    identity = {
-        "sites": [s.model_dump(mode="json") for s in sites],
-        "scalings": lowered.scalings,
-        "rescaled": [r.model_dump(mode="json") for r in rescaled],
-        "everywhere": lowered.everywhere,
-        "base": recipe.base,
-        "kept": lowered.graph.kept,
-        "engine": engine.engine,
-        "version": engine.info["version"],
-        "threads": engine.options.threads,
-        "options": dict(engine.options.extra),
-        **({"streams": engine.options.streams} if engine.options.streams > 1 else {}),
-    }
-    return VariantFacts(
+    facts = VariantFacts(
         name=name,
         source="recipe",
         recipe=recipe,
-        recipe_sha256=sha256(canonical(identity)),
         lowered_sha256=model_hash,
         sites=sites,
         dead=lowered.scaled.dead,
@@ -288,6 +274,12 @@ def _quantized_facts(
         overflow=lowered.graph.overflow,
         state="measured",
     )
+    options = engine.options
+    identity = identity_sha256(
+        facts, engine.engine, engine.info["version"], threads=options.threads,
+        optimization=options.optimization, streams=options.streams, extra=dict(options.extra),
+    )  # fmt: skip
+    return _with(facts, recipe_sha256=identity)
 
 
 def _measured(

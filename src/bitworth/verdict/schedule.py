@@ -17,7 +17,8 @@ class SessionSchedule:
 
     Attributes:
         start_order: labels in the order in which their workers start, shape (k,).
-        rounds: label at each position of each round, shape (rounds, k); whole Williams squares.
+        rounds: label at each position of each round, shape (rounds, k); whole Williams squares,
+            or half of one for an odd k.
     """
 
     start_order: tuple[int, ...]
@@ -46,12 +47,21 @@ def williams_square(k: int) -> tuple[tuple[int, ...], ...]:
 def rounds_in_session(k: int, minimum: int = 10) -> int:
     """Rounds of one session: the fewest whole squares that hold ``minimum`` rounds.
 
+    For an odd k of at least ``minimum`` half a square: k rounds.
+
     Raises ValueError for k under 1 or minimum under 1.
     """
     if minimum < 1:
         raise ValueError(f"a session needs at least one round, got {minimum}")
+    if _is_halved(k, minimum):
+        return k
     rows = len(williams_square(k))
     return -(-minimum // rows) * rows
+
+
+def _is_halved(k: int, minimum: int) -> bool:
+    """Whether a session has one half of a square, and the next one the other."""
+    return k > 1 and k % 2 == 1 and k >= minimum
 
 
 def session_schedule(
@@ -64,6 +74,10 @@ def session_schedule(
     start in random order: a fixed one leaves an allocation bias of about 0.5%. Calls over 100 ms
     take ``minimum_rounds=4`` and at most 4 labels.
 
+    The square of an odd k has its rows and then each of them reversed. Where k rounds are enough,
+    even sessions have the former and odd ones the latter: positions are balanced in each session,
+    neighbours only over many, as each session draws its labels anew.
+
     Args:
         k: labels, with the baseline 0 and its hidden copy among them.
         seed: the study's seed, at least 0.
@@ -75,6 +89,8 @@ def session_schedule(
     if seed < 0 or session < 0:
         raise ValueError(f"seed and session must be at least 0, got {seed} and {session}")
     square = williams_square(k)
+    if _is_halved(k, minimum_rounds):
+        square = square[k:] if session % 2 else square[:k]
     squares = rounds_in_session(k, minimum_rounds) // len(square)
     generator = np.random.default_rng(np.random.SeedSequence((seed, session, k)))
     start_order = tuple(int(label) for label in generator.permutation(k))

@@ -1,0 +1,54 @@
+"""What lint found, and the rules that it found it by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """A rule that is broken.
+
+    Attributes:
+        path: the file, as it was given.
+        line: in it, from 1.
+        rule: the rule's id.
+        message: what is wrong and what to do, in one line.
+    """
+
+    path: str
+    line: int
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule: its id, its name, and what it asks, in one sentence."""
+
+    id: str
+    name: str
+    asks: str
+
+
+_ALL = (
+    Rule("BW001", "unreadable", "A record can be read, with its samples."),
+    Rule("BW002", "facts-changed", "The facts are those that the record has the hash of."),
+    Rule("BW003", "derived-differs", "Verdicts, bounds and decisions follow from the facts."),
+    Rule("BW004", "hash-differs", "Hashes of configuration, options and recipes are theirs."),
+    Rule("BW005", "schedule-differs", "Samples lie where the seed's schedule puts them."),
+    Rule("BW006", "names-differ", "Timed labels, groups and sites are those of the study."),
+    Rule("BW007", "gap-untold", "What was not run is said, with the reason."),
+    Rule("BW008", "misfiled", "A record's file has the name of its study."),
+    Rule("BW101", "value-differs", "A value in a text is the one at its address."),
+    Rule("BW102", "address-unknown", "An address in a text leads to a value of the record."),
+    Rule("BW103", "number-unaddressed", "Every number in rendered text has an address."),
+    Rule("BW104", "row-mixed", "A row, or a column, of a table is about one variant."),
+    Rule("BW105", "text-stale", "Rendered text is what its record renders today."),
+    Rule("BW106", "record-missing", "A text with addresses names its record, which is there."),
+    Rule("BW107", "block-open", "Marks around rendered text come in pairs."),
+    Rule("BW901", "silence-unused", "A silenced rule is broken where it is silenced."),
+    Rule("BW902", "silence-unreasoned", "A rule is silenced by its id and with a reason."),
+)
+RULES: Mapping[str, Rule] = {rule.id: rule for rule in _ALL}
