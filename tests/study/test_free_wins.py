@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -284,3 +285,11 @@ def test_the_standard_list_of_openvino(folder: Any) -> None:
     found = tried(folder, "openvino")
     expected = {"as given", "CPU_DENORMALS_OPTIMIZATION", "threads", "ENABLE_CPU_PINNING"}
     assert found.keys() == {*expected, "4 samples a call"}
+
+
+def test_the_documents_examples_are_valid(folder: Any) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "free_wins.md").read_text()
+    (block,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    folder.write({}, block)
+    config = read_study_file(folder.study)
+    assert [f.name for f in config.free_win] == ["threads do not spin", "3 threads"]

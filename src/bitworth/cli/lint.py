@@ -12,6 +12,7 @@ import typer
 from bitworth import __version__
 from bitworth.lint.finding import RULES
 from bitworth.lint.formats import as_github, as_json, as_sarif, as_text
+from bitworth.lint.hygiene import lint_public
 from bitworth.lint.tree import lint_paths
 
 
@@ -36,6 +37,13 @@ def lint(
     format_: Annotated[
         Format, typer.Option("--format", help="How findings are written.")
     ] = Format.TEXT,
+    public: Annotated[
+        bool,
+        typer.Option(
+            "--public",
+            help="Check every file of the given folders for what must not be public, too.",
+        ),
+    ] = False,
     rules: Annotated[bool, typer.Option("--rules", help="List the rules and end.")] = False,
 ) -> None:
     """Check that records follow from their facts, and that texts say what their records say.
@@ -46,12 +54,17 @@ def lint(
     Examples:
         bitworth lint studies README.md
         bitworth lint --format sarif . > lint.sarif
+        bitworth lint --public
     """
     if rules:
         for rule in RULES.values():
             sys.stdout.write(f"{rule.id} {rule.name}: {rule.asks}\n")
         return
     found, files = lint_paths(paths or [Path()])
+    if public:
+        for folder in (p for p in paths or [Path()] if p.is_dir()):
+            more, count = lint_public(folder)
+            found, files = sorted({*found, *more}), max(files, count)
     if format_ == Format.JSON:
         sys.stdout.write(as_json(found, files) + "\n")
     elif format_ == Format.SARIF:

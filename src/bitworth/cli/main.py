@@ -8,12 +8,17 @@ import typer
 
 from bitworth.cli import (
     compare,
+    diff,
     doctor,
+    due,
     export,
     gemm,
+    import_,
     lint,
+    pr,
     rejudge,
     report,
+    rerun,
     roofline,
     schema,
     screen,
@@ -40,9 +45,14 @@ app.command(name="roofline")(roofline.roofline)
 app.command(name="gemm")(gemm.gemm)
 app.command(name="compare")(compare.compare)
 app.command(name="show")(show.show)
+app.command(name="due")(due.due)
+app.command(name="rerun")(rerun.rerun)
+app.command(name="diff")(diff.diff)
 app.command(name="rejudge")(rejudge.rejudge)
 app.command(name="report")(report.report)
 app.command(name="lint")(lint.lint)
+app.command(name="import")(import_.import_)
+app.add_typer(pr.app, name="pr")
 app.command(name="schema")(schema.schema)
 app.command(name="export")(export.export)
 app.command(name="doctor")(doctor.doctor)

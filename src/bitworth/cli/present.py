@@ -8,6 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bitworth.errors import UserError
+from bitworth.record.difference import difference
+from bitworth.record.render_difference import render as render_difference
 from bitworth.record.render_terminal import render
 from bitworth.record.schema import Record
 from bitworth.study.progress import Reporter
@@ -19,8 +21,10 @@ NOT_MET = 3
 INTERRUPTED = 130
 
 
-def run_and_show(request: StudyRequest, *, require: str | None, as_json: bool) -> int:
-    """Run, show, and return the exit code."""
+def run_and_show(
+    request: StudyRequest, *, require: str | None, as_json: bool, against: Record | None = None
+) -> int:
+    """Run, show, and return the exit code; with ``against`` what changed from that record too."""
     told = Console(stderr=True)
     try:
         record, paths = run_study(request, Reporter(told, quiet=as_json))
@@ -41,6 +45,9 @@ def run_and_show(request: StudyRequest, *, require: str | None, as_json: bool) -
             if name == "time" and not path.exists():
                 continue  # no engine gave a profile
             sys.stdout.write(f"{name:<8} {path}\n")
+        if against is not None:
+            sys.stdout.write("\nAgainst the older record:\n")
+            Console().print(render_difference(difference(against, record)))
     return requirement(record, require)
 
 

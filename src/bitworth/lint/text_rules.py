@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, zip_longest
 from pathlib import Path
 
 from bitworth.lint.finding import Finding
 from bitworth.lint.owners import cell_of, names_owner, owner
 from bitworth.lint.text_values import Part, Shown, Words, ends_with
-from bitworth.record.address import shown
 from bitworth.record.render_markdown import escape
 from bitworth.record.schema import Record
 
@@ -21,21 +20,28 @@ _PICTURE = re.compile(r"!?\[[^\]]*\]\([^)]*\)")
 _TOLD = 60
 
 
-def lint_values(path: Path, parts: Sequence[Part], record: Record, html: bool) -> list[Finding]:
-    """Values that are not the record's, addresses that lead nowhere, numbers without one."""
+def lint_values(
+    path: Path, parts: Sequence[Part], value_of: Callable[[str], str], html: bool
+) -> list[Finding]:
+    """Values that are not the record's, addresses that lead nowhere, numbers without one.
+
+    Args:
+        path: the text's file.
+        parts: the text.
+        value_of: the text of the value at an address; raises LookupError where there is none.
+        html: whether it is HTML, where nothing is escaped any more.
+    """
     found: list[Finding] = []
-    kept: list[Shown] = []
     for part in parts:
         if isinstance(part, Words):
             found += _unaddressed(path, part.line, part.text)
             continue
         try:
-            value = shown(record, part.address)
+            value = value_of(part.address)
         except LookupError:
             text = f"the record has nothing at {part.address}; render the text again"
             found.append(Finding(str(path), part.line, "BW102", text))
             continue
-        kept.append(part)
         rest = _rest(part, value, html)
         if rest is None:
             told = part.before.strip()[-_TOLD:]
@@ -43,7 +49,7 @@ def lint_values(path: Path, parts: Sequence[Part], record: Record, html: bool) -
             found.append(Finding(str(path), part.line, "BW101", text))
         else:
             found += _unaddressed(path, part.line, rest)
-    return [*found, *_mixed(path, kept, record)]
+    return found
 
 
 def lint_current(path: Path, text: str, expected: str, first: int = 1) -> Iterator[Finding]:
@@ -78,12 +84,13 @@ def _unaddressed(path: Path, line: int, text: str) -> Iterator[Finding]:
         yield Finding(str(path), line, "BW103", told)
 
 
-def _mixed(path: Path, values: Sequence[Shown], record: Record) -> Iterator[Finding]:
+def lint_rows(path: Path, parts: Sequence[Part], record: Record) -> Iterator[Finding]:
     """Rows that hold values of several variants, or columns under the name of another one."""
     head: dict[int, tuple[int, str] | None] = {}
     table: int | None = None
     for (number, _), group in groupby(
-        (v for v in values if v.table is not None), key=lambda v: (v.table, v.row)
+        (p for p in parts if isinstance(p, Shown) and p.table is not None),
+        key=lambda p: (p.table, p.row),
     ):
         row = list(group)
         if number != table:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from bitworth.errors import UserError
+from bitworth.lint.cited_rules import lint_cited
 from bitworth.lint.finding import Finding
 from bitworth.lint.record_rules import lint_record
 from bitworth.lint.silence import silences, without_silenced
-from bitworth.lint.text_rules import lint_current, lint_values
-from bitworth.lint.text_values import html_parts, markdown_parts
+from bitworth.lint.text_rules import lint_current, lint_rows, lint_values
+from bitworth.lint.text_values import Part, html_parts, markdown_parts
+from bitworth.record.address import shown
+from bitworth.record.cited_store import is_cited, read_cited
 from bitworth.record.pictures import Pictures
 from bitworth.record.readme_block import Block, find_blocks, render_block
+from bitworth.record.render_cited import cited_value, render_cited
 from bitworth.record.render_html import render_html
 from bitworth.record.render_markdown import render_markdown
+from bitworth.record.schema import Record
 from bitworth.record.store import is_record, read_record
 
 #: Folders that hold no text of the project.
@@ -59,6 +65,8 @@ def _files(folder: Path) -> Iterator[Path]:
 def _lint(path: Path, named: bool) -> list[Finding] | None:
     """What is wrong with a file; None for one that is not lint's: another program's JSON."""
     if path.suffix == ".json":
+        if is_cited(path):
+            return lint_cited(path)
         return lint_record(path) if named or is_record(path) else None
     try:
         text = path.read_text(encoding="utf-8")
@@ -73,6 +81,8 @@ def _lint_text(path: Path, text: str) -> list[Finding]:
     beside = path.with_suffix(".json")
     if _ADDRESSED.search(text) and is_record(beside):
         return _lint_rendered(path, text, beside, html)
+    if _ADDRESSED.search(text) and is_cited(beside):
+        return _lint_cited(path, text, beside)
     if html:
         return [_recordless(path, text)] if _ADDRESSED.search(text) else []
     inside, faults = find_blocks(text)
@@ -92,12 +102,28 @@ def _lint_rendered(path: Path, text: str, beside: Path, html: bool) -> list[Find
     except UserError as error:
         return [Finding(str(path), 1, "BW106", f"its record cannot be read: {error}")]
     parts = html_parts(text) if html else list(markdown_parts(text.split("\n")))
-    found = lint_values(path, parts, record, html)
+    found = _of_record(path, parts, record, html)
     if html:
         # Pictures depend on the version of the library that draws them.
         text, expected = _undrawn(text), render_html(record, Pictures("<svg></svg>", None))
         return [*found, *lint_current(path, text, _undrawn(expected))]
     return [*found, *lint_current(path, text, render_markdown(record, f"{path.stem}.svg"))]
+
+
+def _of_record(path: Path, parts: Sequence[Part], record: Record, html: bool) -> list[Finding]:
+    found = lint_values(path, parts, partial(shown, record), html)
+    return [*found, *lint_rows(path, parts, record)]
+
+
+def _lint_cited(path: Path, text: str, beside: Path) -> list[Finding]:
+    """A text that lies beside a cited study is all rendered from it."""
+    try:
+        study = read_cited(beside)
+    except UserError as error:
+        return [Finding(str(path), 1, "BW106", f"its study cannot be read: {error}")]
+    parts = list(markdown_parts(text.split("\n")))
+    found = lint_values(path, parts, partial(cited_value, study), html=False)
+    return [*found, *lint_current(path, text, render_cited(study))]
 
 
 def _lint_block(path: Path, block: Block) -> list[Finding]:
@@ -107,7 +133,7 @@ def _lint_block(path: Path, block: Block) -> list[Finding]:
     except UserError as error:
         return [Finding(str(path), block.first - 1, "BW106", str(error))]
     parts = list(markdown_parts(list(block.lines), block.first))
-    found = lint_values(path, parts, record, html=False)
+    found = _of_record(path, parts, record, html=False)
     if block.whole:
         expected = render_block(record, block.record)
         found += lint_current(path, "\n".join(block.lines), expected.rstrip("\n"), block.first)

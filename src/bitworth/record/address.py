@@ -40,7 +40,7 @@ def read(text: str) -> str:
     return unquote(text)
 
 
-def resolve(record: Record, address: str) -> object:
+def resolve(record: BaseModel, address: str) -> object:
     """The value at a JSON pointer, as ``record.model_dump(mode="json")`` would hold it.
 
     The record is walked, not dumped, as its samples can be large.

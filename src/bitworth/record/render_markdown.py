@@ -19,8 +19,8 @@ _TIME_ALT = "Where the time goes: a stacked bar for each plan, by kind of work"
 def render_markdown(record: Record, svg_name: str) -> str:
     """The README of a study; ``svg_name`` is the picture's file beside it."""
     parts = [
-        f"# {_cell(title(record))}",
-        _cell(answer(record)),
+        f"# {markdown_cell(title(record))}",
+        markdown_cell(answer(record)),
         f"![{_ALT}]({quote(svg_name)})",
         *(_section(section, svg_name) for section in sections(record)),
     ]
@@ -32,15 +32,15 @@ def render_result(record: Record, svg_name: str) -> str:
     tables = (verdict_table(record, i) for i in range(len(record.derived.cells)))
     decisions = tuple(line(cell, ": ", text) for cell, text in decision_lines(record))
     parts = [
-        _items(decisions) if decisions else _cell(answer(record)),
+        markdown_items(decisions) if decisions else markdown_cell(answer(record)),
         f"![{_ALT}]({quote(svg_name)})",
-        *(_table(_narrow(table)) for table in tables),
+        *(markdown_table(narrow(table)) for table in tables),
         *([_time_picture(svg_name)] if pictured(record) else []),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _narrow(table: Table) -> Table:
+def narrow(table: Table) -> Table:
     """The columns that carry the answer: verdict, speed-up, losses and the plan's size."""
     titles = ("variant", "verdict", "speed-up", "loss", "plan")
     kept = [n for n, column in enumerate(table.columns) if column.title.text.startswith(titles)]
@@ -79,18 +79,19 @@ def _time_picture(svg_name: str) -> str:
 def _section(section: Section, svg_name: str) -> str:
     parts = [f"## {section.title}"]
     if section.lines:
-        parts.append(_items(section.lines))
+        parts.append(markdown_items(section.lines))
     if section.picture:
         parts.append(_time_picture(svg_name))
-    parts += [_table(table) for table in section.tables]
+    parts += [markdown_table(table) for table in section.tables]
     parts += [_folded(table) for table in section.folded]
     if section.code is not None:
-        parts.append(_code(section.code))
+        parts.append(markdown_code(section.code))
     return "\n\n".join(parts) if len(parts) > 1 else f"{parts[0]}\n\nNone."
 
 
-def _table(table: Table, titled: bool = True) -> str:
-    lines = [f"**{_cell(table.title)}**", ""] if titled and table.title else []
+def markdown_table(table: Table, titled: bool = True) -> str:
+    """A table with its title and its notes."""
+    lines = [f"**{markdown_cell(table.title)}**", ""] if titled and table.title else []
     if table.rows:
         lines += [
             _row([column.title for column in table.columns]),
@@ -98,24 +99,26 @@ def _table(table: Table, titled: bool = True) -> str:
             *(_row(row) for row in table.rows),
         ]
     if table.notes:
-        lines += ["", _items(table.notes)] if table.rows else [_items(table.notes)]
+        lines += ["", markdown_items(table.notes)] if table.rows else [markdown_items(table.notes)]
     return "\n".join(lines)
 
 
 def _folded(table: Table) -> str:
-    summary = f"<summary>{_cell(table.title)}</summary>"
-    return f"<details>{summary}\n\n{_table(table, titled=False)}\n\n</details>"
+    summary = f"<summary>{markdown_cell(table.title)}</summary>"
+    return f"<details>{summary}\n\n{markdown_table(table, titled=False)}\n\n</details>"
 
 
-def _items(cells: tuple[Cell, ...]) -> str:
-    return "\n".join(f"- {_cell(cell)}" for cell in cells)
+def markdown_items(cells: tuple[Cell, ...]) -> str:
+    """A line each."""
+    return "\n".join(f"- {markdown_cell(cell)}" for cell in cells)
 
 
 def _row(cells: list[Cell] | tuple[Cell, ...]) -> str:
-    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+    return "| " + " | ".join(markdown_cell(cell) for cell in cells) + " |"
 
 
-def _cell(cell: Cell) -> str:
+def markdown_cell(cell: Cell) -> str:
+    """Words and values, each value with its address behind it."""
     return "".join(_span(span) for span in cell.spans)
 
 
@@ -124,7 +127,7 @@ def _span(span: Span) -> str:
     return text if span.pointer is None else text + address_comment(span.pointer)
 
 
-def _code(cell: Cell) -> str:
+def markdown_code(cell: Cell) -> str:
     """A fenced block; its address stands below it, as a comment within would be shown."""
     longest = max((len(run) for run in re.findall("`+", cell.text)), default=0)
     fence = "`" * max(3, longest + 1)

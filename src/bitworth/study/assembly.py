@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
+from bitworth.recipe import Recipe
+from bitworth.recipe.consistency import support_key
+from bitworth.record.conditions import condition_name
 from bitworth.record.schema import Facts, NotRun
 from bitworth.record.store import canonical, sha256
 from bitworth.study.cell_run import CellRun
@@ -65,6 +68,11 @@ def _name(cell: CellRun) -> str:
     return ", ".join(parts if config.batch is None else [*parts, f"batch {config.batch}"])
 
 
+def _support_key(recipe: Recipe) -> str:
+    """The engine's name for what a recipe does: int8 with dynamic scales is not int8."""
+    return support_key(recipe.quantize[0].format, recipe.quantize[0].scheme)
+
+
 def _revisit(cells: Sequence[CellRun]) -> tuple[str, ...]:
     """When to look again, as conditions that a program can check."""
     conditions = []
@@ -74,7 +82,7 @@ def _revisit(cells: Sequence[CellRun]) -> tuple[str, ...]:
         name, info = cell.config.engine, cell.engine.info
         conditions.append(f"{name}.version > {info['version']}")
         conditions += [
-            f"{name}.format.{variant.recipe.quantize[0].format} == native"
+            f"{name}.format.{condition_name(_support_key(variant.recipe))} == native"
             for variant in cell.variants
             if variant.state == "emulated" and variant.recipe and variant.recipe.quantize
         ]
