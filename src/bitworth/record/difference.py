@@ -163,16 +163,20 @@ def _variant(
 ) -> VariantChange | None:  # fmt: skip
     """None for a variant with the same verdict and intervals that share a point."""
     old, new = _ratio(was), _ratio(now)
-    verdicts = tuple(s.comparison.verdict if s.comparison is not None else "" for s in (was, now))
+    before, after = _verdict(was), _verdict(now)
     beyond = old is not None and new is not None and (old[2] < new[1] or new[2] < old[1])
-    if verdicts[0] == verdicts[1] and not beyond:
+    if before == after and not beyond:
         return None
     explained: Explained = "nothing"
     if _bytes(one) != _bytes(other):
         explained = "plan"
     elif environment:
         explained = "environment"
-    return VariantChange(cell, was.variant, *verdicts, old, new, beyond, explained)
+    return VariantChange(cell, was.variant, before, after, old, new, beyond, explained)
+
+
+def _verdict(summary: VariantSummary) -> str:
+    return summary.comparison.verdict if summary.comparison is not None else ""
 
 
 def _bytes(variant: VariantFacts) -> tuple[str | None, str | None]:
