@@ -86,7 +86,7 @@ def test_a_published_study_is_taken_in_when_it_is_sound(bitworth: Bitworth, tmp_
     done = bitworth("import", source, "-o", tmp_path / "cited")
     assert done.code == 0, done.err
     assert bitworth("lint", tmp_path / "cited").code == 0
-    done = bitworth("import", PUBLISHED / "timm_hrnet.json", "-o", tmp_path / "other")
+    done = bitworth("import", PUBLISHED / "timm_hrnet.cited", "-o", tmp_path / "other")
     assert done.code == 1
     assert "BW205 range-uncovered" in done.out
     assert not (tmp_path / "other").exists()

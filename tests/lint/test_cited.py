@@ -46,7 +46,7 @@ KNOWN = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_faults_of_what_was_first_published_are_found(name: str) -> None:
-    path = PUBLISHED / f"{name}.json"
+    path = PUBLISHED / f"{name}.cited"
     found = lint_cited(path)
     assert {(f.rule, f.message.split(": ")[0]) for f in found} == KNOWN[name]
     lines = path.read_text().split("\n")
@@ -69,7 +69,7 @@ def test_both_have_the_same_numbers(name: str) -> None:
         tables = read_cited(path).tables
         return Counter(v for t in tables for r in t.rows for v in r.values if v is not None)
 
-    published, corrected = numbers(PUBLISHED / f"{name}.json"), numbers(CORRECTED / f"{name}.json")
+    published, corrected = numbers(PUBLISHED / f"{name}.cited"), numbers(CORRECTED / f"{name}.json")
     assert published == corrected
 
 

@@ -25,8 +25,11 @@ Tree = dict[str, Any]
 
 
 def to_5(tree: Tree) -> None:
-    """Without the hash of the facts."""
+    """Without the hash of the facts, and the version of what a recipe's hash is of."""
     del tree["facts_sha256"]
+    for cell in tree["facts"]["cells"]:
+        for variant in cell["variants"]:
+            del variant["recipe_identity"]
 
 
 def to_4(tree: Tree) -> None:

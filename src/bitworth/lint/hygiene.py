@@ -30,7 +30,7 @@ _UNPINNED = re.compile(
     r"huggingface\.co/[\w.-]+/[\w.-]+/resolve/(?:main|master)/"
     r"|raw\.githubusercontent\.com/[\w.-]+/[\w.-]+/(?:refs/heads/)?(?:main|master)/"
     r"|github\.com/[\w.-]+/[\w.-]+/(?:raw|archive)/(?:refs/heads/)?(?:main|master)\b"
-    r"|/releases/latest/download/|\bgit\+https?://(?![^\s\"']+@[\w.-]+)[^\s\"']+"
+    r"|/releases/(?:latest)/download/|\bgit\+https?://(?![^\s\"']+@[\w.-]+)[^\s\"']+"
     r"|\b(?:curl|wget)\b[^|\n]*\|\s*(?:sudo\s+)?(?:ba|z)?sh\b"
 )
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".ckpt")

@@ -9,7 +9,7 @@ from typing import Any
 from bitworth.errors import UserError
 from bitworth.lint.finding import Finding
 from bitworth.record.names import BASELINE
-from bitworth.record.recipe_identity import recipe_sha256
+from bitworth.record.recipe_identity import IDENTITY, recipe_sha256
 from bitworth.record.rejudge import rejudge
 from bitworth.record.schema import CellFacts, Record
 from bitworth.record.store import canonical, is_sealed, read_record, read_tree, sha256
@@ -83,8 +83,8 @@ def _hashes(record: Record) -> _Found:
         if sha256(canonical(cell.options)) != cell.options_sha256:
             yield "BW004", f"{cell.engine}: options_sha256 is not that of its options"
         for variant in cell.variants:
-            if variant.recipe_sha256 is None:
-                continue
+            if variant.recipe_sha256 is None or variant.recipe_identity != IDENTITY:
+                continue  # made of what an older record had to say
             if recipe_sha256(variant, cell) != variant.recipe_sha256:
                 text = f"{cell.engine}: recipe_sha256 of '{variant.name}' is not that of its sites"
                 yield "BW004", text

@@ -17,7 +17,7 @@ from bitworth.lint.text_values import Part, html_parts, markdown_parts
 from bitworth.record.address import shown
 from bitworth.record.cited_store import is_cited, read_cited
 from bitworth.record.pictures import Pictures
-from bitworth.record.readme_block import Block, find_blocks, render_block
+from bitworth.record.readme_block import Block, find_blocks, render_block, without_code
 from bitworth.record.render_cited import cited_value, render_cited
 from bitworth.record.render_html import render_html
 from bitworth.record.render_markdown import render_markdown
@@ -72,7 +72,8 @@ def _lint(path: Path, named: bool) -> list[Finding] | None:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         return [Finding(str(path), 1, "BW001", f"cannot be read as text ({error})")]
-    silenced, faults = silences(path, text)
+    prose = without_code(text) if path.suffix == ".md" else text
+    silenced, faults = silences(path, prose)
     return sorted([*without_silenced(path, _lint_text(path, text), silenced), *faults])
 
 
@@ -87,7 +88,7 @@ def _lint_text(path: Path, text: str) -> list[Finding]:
         return [_recordless(path, text)] if _ADDRESSED.search(text) else []
     inside, faults = find_blocks(text)
     found = [Finding(str(path), line, "BW107", told) for line, told in faults]
-    outside = _without(text, inside)
+    outside = without_code(_without(text, inside))
     if _ADDRESSED.search(outside):
         found.append(_recordless(path, outside))
     for block in inside:

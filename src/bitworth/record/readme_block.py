@@ -19,6 +19,8 @@ from bitworth.record.schema import Record
 
 _BEGIN = re.compile(r"^<!-- bitworth:begin (\S+)(?: (result))? -->$")
 END_MARK = "<!-- bitworth:end -->"
+#: Code within a line; a backtick that is escaped begins none.
+_CODE = re.compile(r"(?<![\\`])(`+)(?!`)(?:(?!\1).)+\1(?!`)")
 _MARK = re.compile(r"<!-- bitworth:(begin|end)\b")
 
 
@@ -39,13 +41,30 @@ class Block:
     lines: tuple[str, ...]
 
 
+def without_code(text: str) -> str:
+    """``text`` with code emptied, line by line, so that marks shown as examples are none."""
+    lines, fence = [], ""
+    for row in text.split("\n"):
+        mark = re.match(r"^\s*(`{3,}|~{3,})", row)
+        if fence:
+            if mark and row.strip() == fence:
+                fence = ""
+            lines.append("")
+        elif mark:
+            fence = mark[1]
+            lines.append("")
+        else:
+            lines.append(_CODE.sub(lambda found: " " * len(found[0]), row))
+    return "\n".join(lines)
+
+
 def find_blocks(text: str) -> tuple[list[Block], list[tuple[int, str]]]:
     """The blocks of a text, and marks that have no other half: line and what is wrong."""
     found: list[Block] = []
     faults: list[tuple[int, str]] = []
     opened: tuple[int, str, bool] | None = None
     lines = text.split("\n")
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(without_code(text).split("\n"), start=1):
         if not _MARK.search(line):
             continue
         begin = _BEGIN.match(line.strip())

@@ -9,6 +9,8 @@ from bitworth.record.store import canonical, sha256
 
 #: What a cell tells of its options that is no option of the engine by that name.
 _TOLD = ("threads", "optimization", "streams")
+#: Version of what the hash is of.
+IDENTITY = 1
 
 
 def recipe_sha256(variant: VariantFacts, cell: CellFacts) -> str:

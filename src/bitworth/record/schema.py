@@ -173,6 +173,9 @@ class VariantFacts(Part):
     file_sha256: str | None = None
     recipe: Recipe | None = None
     recipe_sha256: str | None = None
+    recipe_identity: int = Field(
+        default=0, description="version of what that hash is of; 0: an older record's"
+    )
     lowered_sha256: str | None = None
     sites: tuple[QuantizedSiteFact, ...] = ()
     dead: tuple[tuple[str, str], ...] = ()

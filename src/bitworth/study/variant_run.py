@@ -14,7 +14,7 @@ from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.recipe import Recipe
 from bitworth.recipe.consistency import engine_hint, support_key
 from bitworth.recipe.rules import EMULATED, Preference
-from bitworth.record.recipe_identity import identity_sha256
+from bitworth.record.recipe_identity import IDENTITY, identity_sha256
 from bitworth.record.schema import BatchCheck, QualityFacts, VariantFacts
 from bitworth.record.site_facts import RescaledFact
 from bitworth.study.cell_stage import (
@@ -279,7 +279,7 @@ def _quantized_facts(
         facts, engine.engine, engine.info["version"], threads=options.threads,
         optimization=options.optimization, streams=options.streams, extra=dict(options.extra),
     )  # fmt: skip
-    return _with(facts, recipe_sha256=identity)
+    return _with(facts, recipe_sha256=identity, recipe_identity=IDENTITY)
 
 
 def _measured(
