@@ -287,6 +287,30 @@ def test_the_standard_list_of_openvino(folder: Any) -> None:
     assert found.keys() == {*expected, "4 samples a call"}
 
 
+def test_where_the_baseline_does_not_run_it_says_so_itself(folder: Any) -> None:
+    folder.write({"faults": {"baseline": "build"}}, FASTER)
+    record, _ = run(folder)
+    (cell,) = record.facts.cells
+    assert cell.free_win_search is None
+    (baseline,) = cell.variants
+    assert (baseline.name, baseline.state) == ("baseline", "failed")
+    assert "scripted build failure" in baseline.reason
+
+
+def test_a_search_leaves_no_plans_behind(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[list[Path]] = []
+    run_plain = cell_run.run_plain
+
+    def look(study: Any, *args: Any, **kwargs: Any) -> Any:
+        left.append(list(study.workspace.root.rglob("free-wins/*/plan.bin")))
+        return run_plain(study, *args, **kwargs)
+
+    monkeypatch.setattr(cell_run, "run_plain", look)
+    folder.write({"ratios": {"a spell": 0.8}}, FASTER)
+    run(folder)
+    assert left == [[], []]
+
+
 def test_the_documents_examples_are_valid(folder: Any) -> None:
     text = (Path(__file__).parents[2] / "docs" / "free_wins.md").read_text()
     (block,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)

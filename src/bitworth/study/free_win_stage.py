@@ -6,6 +6,7 @@ faster and leave its result as it is join it.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,22 +87,44 @@ def find_free_wins(
 ) -> FoundFreeWins:
     """Try every change of the study and of the engine's own list.
 
+    A finished search is read from the workspace; its plans are gone by then. Where the baseline
+    does not build or run there is nothing to search for: its own run says so.
+
     Args:
         study: what all cells share.
         engine: the cell's engine, with the options that the study gives.
         config: the cell.
         quantile: what is compared in the tail; None where medians are.
         budget_s: seconds for the cell's timing, of which a share is spent here.
-
-    Raises:
-        WorkerFailed: the baseline itself does not build or run.
     """
     tries = list(_tries(study, engine, config))
     if not tries:
         return FoundFreeWins(None, (), engine.options)
-    built = _built(study, engine, tries)
-    timed = _timed_plans(study, engine, tries, built)
-    jobs = _time(study, engine, timed, quantile, budget_s) if len(timed) > 1 else ()
+    stored = study.workspace.load("free-wins", f"{engine.cell}-found")
+    if stored is not None:
+        return _read(stored)
+    try:
+        built = _built(study, engine, tries)
+        timed = _timed_plans(study, engine, tries, built)
+        jobs = _time(study, engine, timed, quantile, budget_s) if len(timed) > 1 else ()
+    except WorkerFailed:
+        return FoundFreeWins(None, (), engine.options)
+    found = _judged(study, engine, config, tries, built, jobs, quantile)
+    study.workspace.save(_tree(found), "free-wins", f"{engine.cell}-found")
+    shutil.rmtree(_plan(study, engine, BASELINE).parents[1], ignore_errors=True)
+    return found
+
+
+def _judged(
+    study: StudyContext,
+    engine: CellEngine,
+    config: CellConfig,
+    tries: Sequence[_Try],
+    built: tuple[FreeWinTry, ...],
+    jobs: tuple[TimingJob, ...],
+    quantile: float | None,
+) -> FoundFreeWins:
+    """What joins the baseline, by the verdicts on what was timed."""
     search = FreeWinSearch(given=told_options(engine.options, config.mode), tries=built)
     verdicts = judge_free_wins(search, jobs, study.rules, quantile)
     changes = {t.name: t.change for t in tries if t.change is not None}
@@ -112,6 +135,22 @@ def find_free_wins(
     marked = tuple(one.model_copy(update={"applied": one.name in names}) for one in search.tries)
     return FoundFreeWins(
         search.model_copy(update={"tries": marked}), jobs, joined(engine.options, chosen)
+    )
+
+
+def _tree(found: FoundFreeWins) -> dict[str, Any]:
+    return {
+        "search": found.search and found.search.model_dump(mode="json"),
+        "jobs": [job.model_dump(mode="json") for job in found.jobs],
+        "options": {**vars(found.options), "extra": dict(found.options.extra)},
+    }
+
+
+def _read(tree: dict[str, Any]) -> FoundFreeWins:
+    return FoundFreeWins(
+        FreeWinSearch.model_validate(tree["search"]),
+        tuple(TimingJob.model_validate(job) for job in tree["jobs"]),
+        EngineOptions(**tree["options"]),
     )
 
 
@@ -177,9 +216,9 @@ def _built(study: StudyContext, engine: CellEngine, tries: list[_Try]) -> tuple[
         count = min(SAMPLES, len(study.data.inputs))
         before = [dict(runner(base)(study.data.inputs[i])) for i in range(count)]
         found = ()
-        for one in tries:
+        for done, one in enumerate(tries, start=2):
             found = (*found, _compared(study, engine, one, before))
-            advance(1)
+            advance(done)
     workspace.save([one.model_dump(mode="json") for one in found], "free-wins", engine.cell)
     return found
 
