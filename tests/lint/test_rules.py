@@ -105,9 +105,23 @@ def change_the_config(tree: Tree) -> None:
     tree["facts"]["config"]["timing"]["seed"] = 5
 
 
+def judge_by_fewer(tree: Tree) -> None:
+    cell(tree)["variants"][1]["quality"]["n"] -= 1
+
+
+def lose_a_value(tree: Tree) -> None:
+    """Of every variant, so that they still pair."""
+    for variant in cell(tree)["variants"]:
+        for metric in variant["quality"]["metrics"].values():
+            metric["values"].pop()
+            if metric["denominators"]:
+                metric["denominators"].pop()
+
+
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
+        (judge_by_fewer, "BW009"), (lose_a_value, "BW009"),
         (exchange_sessions, "BW005"), (lose_a_block, "BW007"), (lose_a_sample, "BW005"),
         (lose_a_session, "BW005"), (rename_a_label, "BW006"), (rename_the_baseline, "BW006"),
         (drop_a_gap, "BW007"), (move_sites, "BW004"), (make_up_a_site, "BW006"),

@@ -41,6 +41,7 @@ _ALL = (
     Rule("BW006", "names-differ", "Timed labels, groups and sites are those of the study."),
     Rule("BW007", "gap-untold", "What was not run is said, with the reason."),
     Rule("BW008", "misfiled", "A record's file has the name of its study."),
+    Rule("BW009", "count-differs", "Quality is of as many samples as were held out."),
     Rule("BW101", "value-differs", "A value in a text is the one at its address."),
     Rule("BW102", "address-unknown", "An address in a text leads to a value of the record."),
     Rule("BW103", "number-unaddressed", "Every number in rendered text has an address."),

@@ -31,7 +31,7 @@ def lint_record(path: Path) -> list[Finding]:
     except UserError as error:
         return [Finding(str(path), 1, "BW001", str(error))]
     found = list(_sealed(tree))
-    for rule in (_conclusions, _hashes, _names, _schedules, _gaps):
+    for rule in (_conclusions, _hashes, _names, _schedules, _gaps, _counts):
         try:
             found += rule(record)
         except (ValueError, LookupError, ArithmeticError, UserError) as error:
@@ -185,3 +185,21 @@ def _gaps(record: Record) -> _Found:
     for what, reason in told:
         if not reason:
             yield "BW007", f"not run: '{what}' has no reason"
+
+
+def _counts(record: Record) -> _Found:
+    """Samples of the data, and those that each variant was judged by."""
+    count = record.facts.data.holdout.count
+    for cell in record.facts.cells:
+        for variant in cell.variants:
+            quality = variant.quality
+            if quality is None:
+                continue
+            where = f"{cell.engine}: quality of '{variant.name}'"
+            if quality.n != count:
+                yield "BW009", f"{where} is of {quality.n} samples, and {count} were held out"
+            for name, metric in quality.metrics.items():
+                lengths = {len(metric.values), len(metric.denominators or metric.values)}
+                if lengths != {quality.n}:
+                    told = ", ".join(map(str, sorted(lengths)))
+                    yield "BW009", f"{where}: metric '{name}' has {told} values of {quality.n}"
