@@ -228,13 +228,26 @@ def name_a_number_that_is_not_there(tree: Tree, rng: random.Random) -> None:
     claim(tree, one)["of"] = [wrong, *claim(tree, one)["of"][1:]]
 
 
+def name_another_region(tree: Tree, rng: random.Random) -> None:
+    tree["regions"].append({"name": "other", "parts": ["z"]})
+    claim(tree, "share").update(region="other", counted=["z"], leaves_out=[])
+
+
+def name_a_variant_without_a_number(tree: Tree, rng: random.Random) -> None:
+    field, value = rng.choice([("variants", "int4"), ("cells", "gpu z")])
+    made = claim(tree, "range")
+    cells = [r["cell"] for r in tree["tables"][0]["rows"]]
+    made[field] = [*(made["variants"] if field == "variants" else cells), value]
+
+
 KINDS: tuple[tuple[str, Callable[[Tree, random.Random], None]], ...] = (
     ("BW201", call_it_a_bound), ("BW202", hide_what_is_left_out),
     ("BW202", print_a_part_as_more_than_its_whole), ("BW203", compare_with_another_place),
     ("BW203", compare_two_cells), ("BW204", contradict_the_graph), ("BW205", name_no_variant),
     ("BW205", cut_a_number_off), ("BW205", reach_beyond_every_number),
     ("BW206", print_another_result), ("BW206", print_another_product),
-    ("BW207", name_a_number_that_is_not_there),
+    ("BW207", name_a_number_that_is_not_there), ("BW207", name_another_region),
+    ("BW207", name_a_variant_without_a_number),
 )  # fmt: skip
 
 
@@ -289,3 +302,22 @@ def test_rows_have_a_value_for_each_column(tmp_path: Path) -> None:
 def test_claims_of_a_study_in_memory() -> None:
     study = CitedStudy.model_validate_json(json.dumps(invented(random.Random(2))))
     assert claim_faults(study) == ()
+
+
+@pytest.mark.parametrize("value", ["2.0x", "about 3", "nan"])
+def test_a_value_that_is_no_number_is_one_finding(tmp_path: Path, value: str) -> None:
+    tree = invented(random.Random(1))
+    tree["tables"][0]["rows"][0]["values"][0] = value
+    path = tmp_path / "made.json"
+    path.write_text(json.dumps(tree))
+    (found,) = lint_cited(path)
+    assert found.rule == "BW001"
+
+
+def test_a_formula_of_columns_that_are_not_there(tmp_path: Path) -> None:
+    tree = invented(random.Random(1))
+    tree["tables"][0]["columns"][3]["formula"] = ["ratio", "base", "none"]
+    path = tmp_path / "made.json"
+    path.write_text(json.dumps(tree))
+    (found,) = lint_cited(path)
+    assert "names a column that the table has not" in found.message

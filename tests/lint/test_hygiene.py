@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,8 @@ def test_secrets(tmp_path: Path, parts: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["/ho" "me/alice/models/a.onnx", "/Us" "ers/bob/x/", "http://10" ".1.2.3:80/",
-     "C:\\Us" "ers\\eve", "https://registry" ".internal/x", "192" ".168.0.7/"],
+    ["/ho" "me/alice/models/a.onnx", "/Us" "ers/bob/x/", "http://10" ".1.2.3:80", "/ho" "me/alice",
+     "C:\\Us" "ers\\eve", "https://registry" ".internal/x", "ftp://192" ".168.0.7/"],
 )  # fmt: skip
 def test_private_places(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.md").write_text(f"see {text}\n")
@@ -56,7 +57,16 @@ def test_private_places(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["/home/user/x", "10.5 ms", "1.10.2.3", "version 192.168", "a/home/b/"]
+    "text",
+    [
+        "/home/user/x",
+        "10.5 ms",
+        "1.10.2.3",
+        "version 192.168",
+        "a/home/b/",
+        "https://x.org/tensorrt/10.7.0/a",
+        "/opt/lib-10.7.0.23/lib",
+    ],
 )
 def test_places_that_are_no_ones(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.md").write_text(text)
@@ -68,7 +78,9 @@ def test_places_that_are_no_ones(tmp_path: Path, text: str) -> None:
     ["https://hugging" "face.co/a/b/resolve/main/x.onnx",
      "https://raw.github" "usercontent.com/a/b/main/x",
      "https://github.com/a/b/releases/" "latest/download/x",
-     "pip install git" "+https://github.com/a/b", "cu" "rl https://x.org/i.sh | sh"],
+     "pip install git" "+https://github.com/a/b", "git" "+https://git@github.com/a/b",
+     "git" "+https://github.com/a/b@main", "hugging" "face.co/datasets/a/b/resolve/main/x",
+     "cu" "rl https://x.org/i.sh | sh"],
 )  # fmt: skip
 def test_unpinned_downloads(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.sh").write_text(text + "\n")
@@ -107,7 +119,9 @@ def test_a_file_for_a_release(tmp_path: Path) -> None:
         ("| a | b |\n|---|---|\n| 1 | 2 |\n", set()),
         ("| a | b |\n|---|---|\n| 1 |\n", {"BW306"}),
         ("| a | b |\n|---|---|\n| 1 | 2 | 3 |\n", {"BW306"}),
-        ("| a | b |\n|---|---|\n| `x|y` | a \\| b |\n", set()),
+        ("| a | b |\n|---|---|\n| `x` | a \\| b |\n", set()),
+        ("| a | b |\n|---|---|\n| `x|y` | b |\n", {"BW306"}),
+        ("| a | b |\n|---|---|\n| 1 ||\n", set()),
         ("```\n| a |\n| 1 | 2 |\n```\n", set()),
         ("```\ncode\n", {"BW307"}),
         ("````\n```\n````\n", set()),
@@ -123,3 +137,10 @@ def test_folders_of_tools_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "a.pkl").write_bytes(b"x")
     assert lint_public(tmp_path) == ([], 0)
+
+
+def test_a_folder_that_git_does_not_know_is_read(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "a.pkl").write_bytes(b"x")
+    assert rules(tmp_path / "dist") == {"BW304"}

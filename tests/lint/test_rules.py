@@ -298,3 +298,58 @@ def test_paths_that_are_none(tmp_path: Path) -> None:
     other.write_text("x")
     with pytest.raises(UserError, match=r"reads records \(.json\) and texts"):
         lint_paths([other])
+
+
+@pytest.mark.parametrize(
+    "text", ["2x", "17ms", "takes .5 points", "-3.5 points", "12%", "1.7\u00d7"]
+)
+def test_numbers_with_their_units_are_numbers(block: Block, text: str) -> None:
+    readme, _, path = block
+    relative = path.relative_to(readme.parent).as_posix()
+    readme.write_text(f"<!-- bitworth:begin {relative} -->\nIt is {text}.\n{END_MARK}\n")
+    assert rules(readme) == {"BW103"}
+
+
+def test_another_sign_is_another_value(block: Block) -> None:
+    readme, record, path = block
+    relative = path.relative_to(readme.parent).as_posix()
+    cores = record.facts.environment.cores
+    for sign, expected in (("", set()), ("-", {"BW101"}), ("+", {"BW101"}), ("a-", set())):
+        value = f"{sign}{cores}<!-- bw:/facts/environment/cores -->"
+        readme.write_text(f"<!-- bitworth:begin {relative} -->\nIt has {value}.\n{END_MARK}\n")
+        assert rules(readme) == expected, sign
+
+
+def test_a_record_that_was_cut_off_is_found_in_a_tree(studied: Studied, tmp_path: Path) -> None:
+    paths = studied.copied("first", tmp_path)
+    for path in tmp_path.iterdir():
+        if path != paths.record:
+            path.unlink()
+    data = paths.record.read_bytes()
+    paths.record.write_bytes(data[: len(data) // 2])
+    assert rules(tmp_path) == {"BW001"}
+
+
+@pytest.mark.parametrize("code", ["```x``` is code", "```\nx\n````", "~~~ `x`\n```\n~~~"])
+def test_code_hides_nothing_behind_it(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "a.md"
+    path.write_text(f"{code}\n<!-- bitworth:begin none.json -->\n1\n{END_MARK}\n")
+    assert rules(path) == {"BW106"}
+    path.write_text(f"```\n<!-- bitworth:begin none.json -->\n```\n`{END_MARK}`\n")
+    assert rules(path) == set()
+
+
+def test_neighbouring_lines_have_their_own_silences(block: Block) -> None:
+    readme, _, path = block
+    relative = path.relative_to(readme.parent).as_posix()
+    allow = "<!-- bitworth:allow BW103: a year -->"
+    rows = f"| 2025 {allow} |\n| 2026 {allow} |"
+    readme.write_text(f"<!-- bitworth:begin {relative} -->\n{rows}\n{END_MARK}\n")
+    assert rules(readme) == set()
+
+
+def test_text_that_is_no_unicode_is_a_finding(studied: Studied, tmp_path: Path) -> None:
+    paths = studied.copied("first", tmp_path)
+    text = paths.record.read_text().replace('"mock"', '"mo\\ud800ck"', 1)
+    paths.record.write_text(text)
+    assert "BW001" in rules(paths.record)

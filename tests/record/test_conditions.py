@@ -16,6 +16,7 @@ KNOWN = {
         ("onnxruntime.version > 1.32.0", "not met"),
         ("onnxruntime.version >= 1.32", "met"),
         ("onnxruntime.version > 1.9", "met"),
+        ("onnxruntime.version == 1.32", "met"),
         ("onnxruntime.version < 1.32.1", "met"),
         ("onnxruntime.version <= 1.31.9", "not met"),
         ("onnxruntime.format.int8_dynamic == native", "met"),

@@ -246,7 +246,6 @@ source = "inputs.py"
 holdout_samples = 4
 [[cell]]
 engine = "{engine}"
-threads = 2
 [timing]
 budget_minutes = 0.001
 min_sessions = 2
@@ -285,6 +284,18 @@ def test_the_standard_list_of_openvino(folder: Any) -> None:
     found = tried(folder, "openvino")
     expected = {"as given", "CPU_DENORMALS_OPTIMIZATION", "threads", "ENABLE_CPU_PINNING"}
     assert found.keys() == {*expected, "4 samples a call"}
+
+
+def test_two_that_do_not_go_together_join_one_by_one(folder: Any) -> None:
+    """Each is faster alone; together the engine refuses them."""
+    text = FASTER + '[[free_win]]\nname = "three"\nthreads = 3\n'
+    script = {"ratios": {"a spell": 0.7, "three": 0.8}, "faults": {"all that joins": "build"}}
+    folder.write(script, text)
+    record, _ = run(folder)
+    found = {n: v.outcome for n, v in verdicts(record).items() if n != "as given"}
+    assert found == {"a spell": "applied", "three": "offered"}
+    assert record.facts.cells[0].threads == 1
+    assert record.derived.cells[0].verdicts[0].comparisons
 
 
 def test_where_the_baseline_does_not_run_it_says_so_itself(folder: Any) -> None:

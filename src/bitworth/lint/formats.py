@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 
 from bitworth.lint.finding import RULES, Finding
 
@@ -55,7 +56,7 @@ def as_sarif(findings: Sequence[Finding], version: str) -> str:
             "locations": [
                 {
                     "physicalLocation": {
-                        "artifactLocation": {"uri": PurePath(f.path).as_posix()},
+                        "artifactLocation": {"uri": quote(PurePath(f.path).as_posix())},
                         "region": {"startLine": f.line},
                     }
                 }

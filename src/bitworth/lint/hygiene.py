@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bitworth.lint.finding import Finding
+from bitworth.record.fences import closes, opens
 
 #: A file above this is for a release or a hub, not for a repository.
 MOST_BYTES = 10_000_000
@@ -15,22 +16,22 @@ _SKIPPED = (".git", ".venv", "node_modules", "__pycache__", ".bitworth")
 #: Tokens by the marks that their issuers give them, and private keys.
 _SECRETS = re.compile(
     r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{36,}|\bgithub_pat_\w{22,}"
-    r"|\bhf_[A-Za-z]{34,}\b|\bsk-(?:proj-)?[A-Za-z0-9_-]{32,}|\bxox[abprs]-[A-Za-z0-9-]{10,}"
+    r"|\bhf_[A-Za-z0-9]{34,}\b|\bsk-(?:proj-)?[A-Za-z0-9_-]{32,}|\bxox[abprs]-[A-Za-z0-9-]{10,}"
     r"|\bAIza[0-9A-Za-z_-]{35}\b|\bglpat-[A-Za-z0-9_-]{20,}"
     r"|-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----"
 )
 #: Folders of one person, and hosts and addresses that only some can reach.
 _PRIVATE = re.compile(
-    r"(?<![\w.])/(?:home|Users)/(?!user/|me/|you/)[A-Za-z][\w.-]*/|\b[A-Z]:\\Users\\\w+"
-    r"|\b(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?:\.\d{1,3})?(?::\d+)?(?=/)"
+    r"(?<![\w.])/(?:home|Users)/(?!(?:user|me|you)\b)[A-Za-z][\w.-]*|\b[A-Z]:\\Users\\\w+"
+    r"|(?<=://)(?:10\.\d{1,3}|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?![\d.])"
     r"|\bhttps?://[\w.-]+\.(?:internal|corp|lan|intranet)\b"
 )
 #: What a branch or "latest" names is another file tomorrow.
 _UNPINNED = re.compile(
-    r"huggingface\.co/[\w.-]+/[\w.-]+/resolve/(?:main|master)/"
+    r"huggingface\.co/(?:datasets/|spaces/)?[\w.-]+(?:/[\w.-]+)?/resolve/(?:main|master)/"
     r"|raw\.githubusercontent\.com/[\w.-]+/[\w.-]+/(?:refs/heads/)?(?:main|master)/"
     r"|github\.com/[\w.-]+/[\w.-]+/(?:raw|archive)/(?:refs/heads/)?(?:main|master)\b"
-    r"|/releases/(?:latest)/download/|\bgit\+https?://(?![^\s\"']+@[\w.-]+)[^\s\"']+"
+    r"|/releases/(?:latest)/download/|\bgit\+https?://(?![^\s\"']+/[^\s\"'@]+@(?!(?:main|master|HEAD)\b)[\w.-]+)[^\s\"']+"
     r"|\b(?:curl|wget)\b[^|\n]*\|\s*(?:sudo\s+)?(?:ba|z)?sh\b"
 )
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".ckpt")
@@ -58,7 +59,10 @@ def _files(folder: Path) -> Iterator[Path]:
     except (OSError, subprocess.CalledProcessError):
         yield from _walk(folder)
         return
-    for name in sorted(filter(None, listed.decode("utf-8", "surrogateescape").split("\0"))):
+    names = sorted(filter(None, listed.decode("utf-8", "surrogateescape").split("\0")))
+    if not names:  # a folder that git does not know
+        yield from _walk(folder)
+    for name in names:
         path = folder / name
         if path.is_file() and not path.is_symlink():
             yield path
@@ -82,7 +86,8 @@ def _file(path: Path) -> Iterator[Finding]:
         yield Finding(str(path), 1, "BW305", told)
         return
     data = path.read_bytes()
-    if path.suffix in _PICKLES or data[:2] in _PICKLE_MARKS:
+    zipped = data[:2] == b"PK" and b".pkl" in data  # what torch.save writes
+    if path.suffix.lower() in _PICKLES or data[:2] in _PICKLE_MARKS or zipped:
         told = "a pickle runs code when it is read; keep weights as safetensors or ONNX"
         yield Finding(str(path), 1, "BW304", told)
         return
@@ -108,13 +113,11 @@ def _markdown(path: Path, text: str) -> Iterator[Finding]:
     fence, opened = "", 0
     head = 0
     for number, line in enumerate(text.split("\n"), start=1):
-        mark = re.match(r"^\s*(`{3,}|~{3,})", line)
-        if mark and not fence:
-            fence, opened = mark[1], number
-        elif fence and line.strip().startswith(fence) and not line.strip().strip(fence[0]):
-            fence = ""
-            continue
         if fence:
+            fence = "" if closes(line, fence) else fence
+            continue
+        if begun := opens(line):
+            fence, opened = begun, number
             continue
         if not line.startswith("|"):
             head = 0
@@ -129,6 +132,6 @@ def _markdown(path: Path, text: str) -> Iterator[Finding]:
 
 
 def _cells(line: str) -> int:
-    """Cells of a table's row: a bar that is escaped, or in code, parts none."""
-    bare = re.sub(r"(`+)(?:(?!\1).)*\1|\\.", "", line.strip())
-    return bare.strip("|").count("|") + 1
+    """Cells of a table's row: a bar parts them, in code too, unless it is escaped (GFM)."""
+    bare = re.sub(r"\\\|", "", line.strip())
+    return bare.removeprefix("|").removesuffix("|").count("|") + 1

@@ -28,7 +28,7 @@ def lint_record(path: Path) -> list[Finding]:
     """Everything that is wrong with the record at ``path``."""
     try:
         tree, record = read_tree(path), read_record(path)
-    except UserError as error:
+    except (UserError, ValueError) as error:
         return [Finding(str(path), 1, "BW001", str(error))]
     found = list(_sealed(tree))
     for rule in (_conclusions, _hashes, _names, _schedules, _gaps, _counts):
@@ -172,19 +172,27 @@ def _session(job: TimingJob, session: SessionFacts) -> _Found:
 def _gaps(record: Record) -> _Found:
     """Every variant without a time has a line among what was not run, and a reason."""
     told = [(line.what, line.reason) for line in record.facts.not_run]
+    wanted: dict[str, int] = {}
     for cell in record.facts.cells:
         for variant in cell.variants:
             if variant.state == "measured":
                 continue
             if not variant.reason:
                 yield "BW007", f"{cell.engine}: '{variant.name}' is {variant.state} without reason"
-            ending = f"time of {variant.name}"
-            if not any(w.startswith(cell.engine) and w.endswith(ending) for w, _ in told):
-                text = f"'{variant.name}' is {variant.state}, and not_run does not say so"
-                yield "BW007", f"{cell.engine}: {text}"
+            line = f"{_label(cell)}: time of {variant.name}"
+            wanted[line] = wanted.get(line, 0) + 1
+    for line, count in wanted.items():
+        if sum(what == line for what, _ in told) < count:
+            yield "BW007", f"not_run has no line '{line}' for each cell where it was not measured"
     for what, reason in told:
         if not reason:
             yield "BW007", f"not run: '{what}' has no reason"
+
+
+def _label(cell: CellFacts) -> str:
+    """How not_run names a cell."""
+    parts = [cell.engine, *([cell.mode] if cell.mode != "host" else [])]
+    return ", ".join(parts if cell.batch is None else [*parts, f"batch {cell.batch}"])
 
 
 def _counts(record: Record) -> _Found:

@@ -44,13 +44,10 @@ def without_silenced(
     used: set[Silence] = set()
     left: list[Finding] = []
     for finding in findings:
-        match = next(
-            (
-                s
-                for s in silenced
-                if s.rule == finding.rule and finding.line in (s.line, s.line + 1)
-            ),
-            None,
+        same = [s for s in silenced if s.rule == finding.rule]
+        # The line's own first: the one above may have a finding of its own.
+        match = next((s for s in same if s.line == finding.line), None) or next(
+            (s for s in same if s.line + 1 == finding.line), None
         )
         if match is None:
             left.append(finding)

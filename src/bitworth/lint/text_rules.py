@@ -15,7 +15,10 @@ from bitworth.record.render_markdown import escape
 from bitworth.record.schema import Record
 
 #: A number, and no part of a word such as int8 or L2.
-_NUMBER = re.compile(r"(?<![\w.#/&-])[+-]?\d[\d.,]*(?![\w/]*[A-Za-z_])")
+_NUMBER = re.compile(
+    r"(?<![\w.#/&-])[+-]?(?:\d[\d.,]*|\.\d+)"
+    r"(?:(?=(?:x|ms|us|µs|ns|s|[kMG]?B|[kMG]iB)\b)|(?![\w/]*[A-Za-z_]))"
+)
 _PICTURE = re.compile(r"!?\[[^\]]*\]\([^)]*\)")
 _TOLD = 60
 

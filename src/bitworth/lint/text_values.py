@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 
 from bitworth.record.address import read
+from bitworth.record.fences import closes, opens
 
 _ADDRESS = re.compile(r"<!-- bw:(\S+) -->")
 _COMMENT = re.compile(r"<!--.*?-->")
-_FENCE = re.compile(r"^(`{3,})")
 #: Elements of HTML whose text is no sentence.
 _SILENT = ("style", "script", "svg", "title", "head")
 
@@ -57,15 +57,17 @@ def markdown_parts(lines: list[str], first: int = 1) -> Iterator[Part]:
     fenced: list[str] = []
     tables, inside = 0, False
     for number, line in enumerate(lines, start=first):
-        mark = _FENCE.match(line)
         if fence:
-            if mark and line.strip() == fence:
+            if closes(line, fence):
                 fence, code = "", "\n".join(fenced)
             else:
                 fenced.append(line)
             continue
-        if mark:
-            fence, fenced = mark[1], []
+        if begun := opens(line):
+            if code is not None:
+                yield Words(number - 1, code)
+                code = None
+            fence, fenced = begun, []
             continue
         if code is not None:
             # The address of code stands below it: a comment within would be shown.
@@ -167,6 +169,6 @@ def ends_with(before: str, expected: str) -> str | None:
     if not before.endswith(expected):
         return None
     rest = before[: len(before) - len(expected)]
-    if expected[:1].isalnum() and re.search(r"[\w.,]$", rest):
-        return None  # the end of a longer number or word
+    if expected[:1].isalnum() and re.search(r"[\w.,]$|(?:^|[\s(|])[+\-\u2212]$", rest):
+        return None  # the end of a longer number or word, or one with another sign
     return rest

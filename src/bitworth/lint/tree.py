@@ -27,6 +27,8 @@ from bitworth.record.store import is_record, read_record
 #: Folders that hold no text of the project.
 _SKIPPED = (".git", ".venv", "node_modules", "__pycache__", ".bitworth")
 _TEXTS = (".md", ".html")
+#: The name of a study's record: one that was cut off is still one.
+_STUDY = re.compile(r"\d{4}-\d\d-\d\d-\d{6}-[0-9a-f]{6}(?:\.partial)?")
 #: What tells rendered text that has an address, and none in words about addresses.
 _ADDRESSED = re.compile(r"<!-- bw:/\S+ -->|<[a-z]+[^<>]* data-bw=\"/")
 
@@ -67,7 +69,8 @@ def _lint(path: Path, named: bool) -> list[Finding] | None:
     if path.suffix == ".json":
         if is_cited(path):
             return lint_cited(path)
-        return lint_record(path) if named or is_record(path) else None
+        ours = named or is_record(path) or _STUDY.fullmatch(path.stem)
+        return lint_record(path) if ours else None
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -184,6 +184,10 @@ def _range(study: CitedStudy, claim: CitedClaim) -> Iterator[ClaimFault]:
         )
     elif untold := {m.variant for m in members} - told:
         raise LookupError(f"the range takes numbers of {', '.join(sorted(untold))}, unnamed")
+    missing = told - {m.variant for m in members}
+    missing |= set(claim.cells) - {m.place.cell for m in members}
+    if missing:
+        raise LookupError(f"the range names {', '.join(sorted(missing))}, without a number of it")
     low, high = Number.printed(claim.low or ""), Number.printed(claim.high or "")
     covered(low, high, _over_floor(study, claim, members))
 
@@ -228,6 +232,10 @@ def _share(study: CitedStudy, claim: CitedClaim) -> Iterator[ClaimFault]:
     if region is None:
         raise LookupError(f"'{claim.region}' is no region of the study")
     part, whole = (number_at(study, address) for address in claim.of)
+    if whole.place.region != region.name:
+        raise LookupError(f"the whole is of '{whole.place.region}', not of '{region.name}'")
+    if unknown := set(claim.counted) - set(region.parts):
+        raise LookupError(f"'{region.name}' has no part {', '.join(sorted(unknown))}")
     made = share(part, whole, claim.counted, region.parts, claim.leaves_out)
     printed = Number.printed(claim.value or "")
     if not agrees(printed, made.low, made.high):

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from bitworth.errors import UserError
 from bitworth.record.cited import CITED_VERSION, CitedStudy
+from bitworth.record.claims import Number
 
 
 def is_cited(path: Path) -> bool:
@@ -49,6 +50,21 @@ def read_cited(path: Path) -> CitedStudy:
                 raise UserError(
                     f"{path}: table {table.name}, row {row.name}: {len(row.values)} values for "
                     f"{len(table.columns)} columns"
+                )
+            for value in row.values:
+                try:
+                    Number.printed(value or "0")
+                except ValueError as error:
+                    raise UserError(
+                        f"{path}: table {table.name}, row {row.name}: {error}; a unit is its "
+                        "column's"
+                    ) from None
+        names = {column.name for column in table.columns}
+        for column in table.columns:
+            if column.formula is not None and not set(column.formula[1:]) <= names:
+                raise UserError(
+                    f"{path}: table {table.name}, column {column.name}: its formula names a "
+                    "column that the table has not"
                 )
     return study
 

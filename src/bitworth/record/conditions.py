@@ -46,7 +46,7 @@ def check_condition(condition: str, known: Mapping[str, str]) -> Checked:
     have = known[name]
     if operator == "has":
         return Checked(condition, _told(wanted in have.split()), f"{name} is {have or 'empty'}")
-    if operator == "==":
+    if operator == "==" and not name.endswith(".version"):
         return Checked(condition, _told(have == wanted), f"{name} is {have}")
     read = _version if name.endswith(".version") else _value
     one, other = read(have), read(wanted)
@@ -54,7 +54,7 @@ def check_condition(condition: str, known: Mapping[str, str]) -> Checked:
         return Checked(condition, "unknown", f"{name} is {have}, which has no order")
     length = max(len(one), len(other))
     a, b = (p + (0,) * (length - len(p)) for p in (one, other))
-    met = {">": a > b, "<": a < b, ">=": a >= b, "<=": a <= b}[operator]
+    met = {">": a > b, "<": a < b, ">=": a >= b, "<=": a <= b, "==": a == b}[operator]
     return Checked(condition, _told(met), f"{name} is {have}")
 
 

@@ -96,10 +96,8 @@ def difference(old: Record, new: Record) -> Difference:
         one, other = old.facts.cells[i], new.facts.cells[j]
         for variant in was:
             if variant in now and variant != BASELINE:
-                changed = _variant(
-                    name, was[variant], now[variant], _facts(one, variant), _facts(other, variant),
-                    bool(environment),
-                )  # fmt: skip
+                plan = _plans(one, variant) != _plans(other, variant)
+                changed = _variant(name, was[variant], now[variant], plan, bool(environment))
                 if changed is not None:
                     variants.append(changed)
         decisions += _decision(name, _answer(old, i), _answer(new, j))
@@ -118,12 +116,16 @@ def difference(old: Record, new: Record) -> Difference:
 def _cells(record: Record) -> dict[str, int]:
     """Place of each cell by what was asked for in it; an engine's version is what may change."""
     found: dict[str, int] = {}
-    for place, cell in enumerate(record.facts.cells):
+    names: list[str] = []
+    for cell in record.facts.cells:
         shape = "; ".join(f"{k} {'x'.join(map(str, v))}" for k, v in sorted(cell.shape.items()))
         parts = [cell.engine, cell.mode, shape]
         parts += [f"batch {cell.batch}"] if cell.batch is not None else []
         parts += [f"quantile {cell.quantile:g}"] if cell.quantile is not None else []
-        name = ", ".join(parts)
+        names.append(", ".join(parts))
+    for place, (cell, name) in enumerate(zip(record.facts.cells, names, strict=True)):
+        if names.count(name) > 1:
+            name = f"{name}, {cell.threads} threads"
         while name in found:
             name += " again"
         found[name] = place
@@ -153,14 +155,14 @@ def _environment(old: Record, new: Record) -> Iterator[EnvironmentChange]:
                 yield EnvironmentChange(f"{a.engine} option {key}", was, now)
 
 
-def _facts(cell: CellFacts, variant: str) -> VariantFacts:
-    return next(v for v in cell.variants if v.name == variant)
+def _plans(cell: CellFacts, variant: str) -> tuple[object, ...]:
+    """What the two sides of a ratio were: the variant, and the baseline."""
+    return tuple(_bytes(v) for v in cell.variants if v.name in (variant, BASELINE))
 
 
 def _variant(
-    cell: str, was: VariantSummary, now: VariantSummary, one: VariantFacts, other: VariantFacts,
-    environment: bool,
-) -> VariantChange | None:  # fmt: skip
+    cell: str, was: VariantSummary, now: VariantSummary, plan: bool, environment: bool
+) -> VariantChange | None:
     """None for a variant with the same verdict and intervals that share a point."""
     old, new = _ratio(was), _ratio(now)
     before, after = _verdict(was), _verdict(now)
@@ -168,7 +170,7 @@ def _variant(
     if before == after and not beyond:
         return None
     explained: Explained = "nothing"
-    if _bytes(one) != _bytes(other):
+    if plan:
         explained = "plan"
     elif environment:
         explained = "environment"
@@ -179,9 +181,10 @@ def _verdict(summary: VariantSummary) -> str:
     return summary.comparison.verdict if summary.comparison is not None else ""
 
 
-def _bytes(variant: VariantFacts) -> tuple[str | None, str | None]:
-    """What was built: the graph, and the plan's own bytes."""
-    return variant.lowered_sha256, variant.plan.sha256 if variant.plan is not None else None
+def _bytes(variant: VariantFacts) -> tuple[object, ...]:
+    """What was built and how it is run: the graph, the plan's own bytes, its own options."""
+    plan = variant.plan.sha256 if variant.plan is not None else None
+    return variant.lowered_sha256, plan, tuple(sorted(variant.options.items()))
 
 
 def _ratio(summary: VariantSummary) -> tuple[float, float, float] | None:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from bitworth.record.cells import Table, at, line
+from bitworth.record.fences import closes, opens
 from bitworth.record.names import AS_GIVEN, BASELINE
 from bitworth.record.render_markdown import (
     markdown_cell,
@@ -66,8 +67,8 @@ _REVIEW = (
 )
 _HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*\s*$")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_UNTICKED = re.compile(r"^\s*[-*] \[ \]", re.MULTILINE)
-_TICKED = re.compile(r"^\s*[-*] \[[xX]\]", re.MULTILINE)
+_UNTICKED = re.compile(r"^\s*[-*+] \[ \]", re.MULTILINE)
+_TICKED = re.compile(r"^\s*[-*+] \[[xX]\]", re.MULTILINE)
 
 
 def draft(record: Record) -> str:
@@ -135,7 +136,7 @@ def missing(body: str, is_draft: bool) -> list[str]:
         elif part.heading == SELF_REVIEW and _UNTICKED.search(text):
             count = len(_UNTICKED.findall(text))
             told.append(f"section '{part.heading}' has {count} lines that are not ticked")
-        elif part.heading == "Change categories" and not _TICKED.search(text):
+        elif part.heading in (SELF_REVIEW, "Change categories") and not _TICKED.search(text):
             told.append(f"section '{part.heading}' has no ticked line")
     return told
 
@@ -146,9 +147,11 @@ def _sections(body: str) -> dict[str, str]:
     current: list[str] = []
     fence = ""
     for row in _COMMENT.sub("", body).replace("\r\n", "\n").split("\n"):
-        mark = re.match(r"^\s*(`{3,}|~{3,})", row)
-        if mark and (not fence or row.strip().startswith(fence)):
-            fence = "" if fence else mark[1]
+        if fence:
+            fence = "" if closes(row, fence) else fence
+            current.append(row)
+            continue
+        fence = opens(row)
         heading = None if fence else _HEADING.match(row)
         if heading:
             # Of two with one heading both count.

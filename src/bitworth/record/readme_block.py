@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from bitworth.errors import UserError
+from bitworth.record.fences import closes, opens
 from bitworth.record.render_markdown import render_result
 from bitworth.record.schema import Record
 
@@ -45,13 +46,11 @@ def without_code(text: str) -> str:
     """``text`` with code emptied, line by line, so that marks shown as examples are none."""
     lines, fence = [], ""
     for row in text.split("\n"):
-        mark = re.match(r"^\s*(`{3,}|~{3,})", row)
         if fence:
-            if mark and row.strip() == fence:
-                fence = ""
+            fence = "" if closes(row, fence) else fence
             lines.append("")
-        elif mark:
-            fence = mark[1]
+        elif opened := opens(row):
+            fence = opened
             lines.append("")
         else:
             lines.append(_CODE.sub(lambda found: " " * len(found[0]), row))

@@ -28,7 +28,7 @@ from bitworth.measurement.plans import build_plan, load_plan, runner
 from bitworth.measurement.timing import TimedPlan, TimingTarget
 from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.record.free_win_facts import FreeWinSearch, FreeWinTry
-from bitworth.record.free_win_verdicts import judge_free_wins, worth_joining
+from bitworth.record.free_win_verdicts import is_same, judge_free_wins, worth_joining
 from bitworth.record.names import AS_GIVEN, BASELINE
 from bitworth.record.timing_facts import TimingJob
 from bitworth.study.cell_stage import BATCH_SLACK
@@ -131,11 +131,40 @@ def _judged(
     chosen = compatible(
         tuple(changes[name] for name in worth_joining(search, verdicts) if name in changes)
     )
+    chosen = _together(study, engine, chosen)
     names = {change.name for change in chosen}
     marked = tuple(one.model_copy(update={"applied": one.name in names}) for one in search.tries)
     return FoundFreeWins(
         search.model_copy(update={"tries": marked}), jobs, joined(engine.options, chosen)
     )
+
+
+def _together(
+    study: StudyContext, engine: CellEngine, best_first: tuple[OptionChange, ...]
+) -> tuple[OptionChange, ...]:
+    """The changes that build together and still give the baseline's result; the weakest go first.
+
+    Each was tried alone, and two may not go together: onnxruntime wants as many affinities as it
+    has threads.
+    """
+    fair = model_path(study.workspace, "fair")
+    log = study.workspace.path("logs", f"{engine.engine}.log")
+    samples = [study.data.inputs[i] for i in range(min(SAMPLES, len(study.data.inputs)))]
+    for count in range(len(best_first), 1, -1):
+        options = joined(engine.options, best_first[:count])
+        both = (_Try(BASELINE, "options", fair, engine.options),
+                _Try("all that joins", "options", fair, options))  # fmt: skip
+        outputs = []
+        try:
+            for one in both:
+                with Worker(one.name, log) as worker:
+                    _build(worker, study, engine, one)
+                    outputs.append([dict(runner(worker)(sample)) for sample in samples])
+        except WorkerFailed:
+            continue
+        if is_same(_change(outputs[0], outputs[1])):
+            return best_first[:count]
+    return best_first[:1]
 
 
 def _tree(found: FoundFreeWins) -> dict[str, Any]:
@@ -175,7 +204,12 @@ def _tries(study: StudyContext, engine: CellEngine, config: CellConfig) -> Itera
     known = {change.name for change in changes}
     if study.config.free_wins.standard:
         found = standard_changes(engine.engine, engine.options)
-        changes += [c for c in found if c.name not in known]
+        changes += [
+            c
+            for c in found
+            # Threads that the study sets are a limit of what it asks, and no choice.
+            if c.name not in known and (c.threads is None or not config.threads)
+        ]
     win = study.subject.free_win
     batch = study.config.free_wins.batch
     if batch is None:
