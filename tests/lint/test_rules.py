@@ -17,7 +17,7 @@ from bitworth.lint.tree import lint_paths
 from bitworth.record.derive import derive
 from bitworth.record.readme_block import END_MARK, with_block
 from bitworth.record.schema import Record
-from bitworth.record.store import canonical, facts_sha256, read_record
+from bitworth.record.store import canonical, facts_sha256, read_record, sha256
 
 from .conftest import Studied
 
@@ -353,3 +353,20 @@ def test_text_that_is_no_unicode_is_a_finding(studied: Studied, tmp_path: Path) 
     text = paths.record.read_text().replace('"mock"', '"mo\\ud800ck"', 1)
     paths.record.write_text(text)
     assert "BW001" in rules(paths.record)
+
+
+def test_a_gap_is_told_for_each_cell_of_an_engine(studied: Studied, tmp_path: Path) -> None:
+    """A line for one cell is none for a second one of the same engine."""
+
+    def second_cell(tree: Tree) -> None:
+        again = json.loads(json.dumps(cell(tree)))
+        again["threads"], again["options"]["threads"] = 2, "2"
+        again["options_sha256"] = sha256(canonical(again["options"]))
+        tree["facts"]["cells"].append(again)
+
+    path = forged(studied, tmp_path, second_cell)
+    found, _ = lint_paths([path])
+    told = [f.message for f in found if f.rule == "BW007"]
+    assert told == [
+        "not_run has no line 'mock: time of fp8' for each cell where it was not measured"
+    ]

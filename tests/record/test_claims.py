@@ -15,6 +15,7 @@ from bitworth.record.claims import (
     Place,
     agrees,
     bound,
+    cited,
     covered,
     difference,
     estimate,
@@ -38,13 +39,24 @@ def test_a_ratio_allows_for_the_rounding_of_both() -> None:
     assert made.evidence == "derived"
 
 
-@pytest.mark.parametrize("field", ["run", "cell", "region", "accounting", "baseline"])
+@pytest.mark.parametrize("field", ["run", "cell", "region", "accounting", "baseline", "shape"])
 @pytest.mark.parametrize("form", [ratio, difference])
 def test_numbers_of_different_places_form_nothing(field: str, form: object) -> None:
     assert callable(form)
     with pytest.raises(ClaimError, match=f"of different {field}s") as raised:
         form(of("2.0", "a"), of("1.0", "b", **{field: "another"}))
     assert raised.value.rule == "places"
+
+
+def test_what_others_published_is_cited_and_not_compared_with_what_was_measured() -> None:
+    theirs = replace(of("1.0"), source="their study")
+    for form in (ratio, difference):
+        with pytest.raises(ClaimError, match="different sources: here, and their study"):
+            form(of("2.0"), theirs)
+    found = cited(ratio(replace(of("2.0"), source="their study"), theirs), "their study")
+    assert (found.evidence, found.source) == ("cited", "their study")
+    with pytest.raises(ClaimError, match="names its source"):
+        cited(theirs, "")
 
 
 def test_units_do_not_mix() -> None:

@@ -113,3 +113,32 @@ def test_another_model_and_policy_are_told(record: Record) -> None:
     assert not found.same_subject
     assert not found.same_policy
     assert "The models differ" in text(record, new)
+
+
+def test_cells_that_differ_in_threads_are_told_apart(make_record: Make) -> None:
+    old = make_record(engines=("onnxruntime", "onnxruntime"))
+    one = old.facts.cells[0].model_copy(update={"threads": 1})
+    eight = old.facts.cells[1].model_copy(update={"threads": 8})
+    old = old.model_copy(update={"facts": old.facts.model_copy(update={"cells": (one, eight)})})
+    derived = old.derived.model_copy(update={"cells": (old.derived.cells[1],)})
+    facts = old.facts.model_copy(update={"cells": (eight,)})
+    new = with_ratio(
+        old.model_copy(update={"facts": facts, "derived": derived}), "int8 all", 1.5, "slower"
+    )
+    found = difference(old, new)
+    assert [c.what for c in found.environment] == []
+    assert len(found.only_old) == 1
+    assert found.only_old[0].endswith("1 threads")
+    assert all(v.cell.endswith("8 threads") for v in found.variants)
+    assert found.variants
+
+
+def test_a_variants_own_options_explain_a_difference(record: Record) -> None:
+    cell = record.facts.cells[0]
+    variants = tuple(
+        v.model_copy(update={"options": {"k": "v"}}) if v.name == "int8 all" else v
+        for v in cell.variants
+    )
+    new = with_ratio(with_cell(record, variants=variants), "int8 all", 1.5, "slower")
+    (changed,) = difference(record, new).variants
+    assert changed.explained == "plan"

@@ -38,10 +38,11 @@ class Place:
 
     Attributes:
         run: the job whose numbers compare.
-        cell: engine, version, device and shape.
+        cell: engine, version and device.
         region: the part of the work: a whole call, a block's products.
         accounting: what one unit is: a call, a block, a sample, a batch.
         baseline: what stands for the variant "baseline" in its run, where there are several.
+        shape: of the inputs, where the cell does not say it.
     """
 
     run: str
@@ -49,6 +50,7 @@ class Place:
     region: str
     accounting: str
     baseline: str = ""
+    shape: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,26 @@ class Range:
     variants: tuple[str, ...]
     cells: tuple[str, ...]
     evidence: Evidence
+
+
+@dataclass(frozen=True)
+class Cited:
+    """A claim that someone else published; nobody here measured what it says."""
+
+    claim: Measurement | Ratio | Share | Estimate | Bound | Range
+    source: str
+    evidence: Literal["cited"] = "cited"
+
+
+def cited(claim: Measurement | Ratio | Share | Estimate | Bound | Range, source: str) -> Cited:
+    """``claim`` as its source published it.
+
+    Raises:
+        ClaimError: no source is named.
+    """
+    if not source:
+        raise ClaimError("places", "a cited claim names its source")
+    return Cited(claim, source)
 
 
 def ratio(top: Measurement, bottom: Measurement) -> Ratio:
@@ -315,6 +337,9 @@ def _same_place(numbers: Sequence[Measurement]) -> None:
     for other in others:
         if first.unit != other.unit:
             raise ClaimError("unit", f"{first.unit or 'a plain number'} and {other.unit or 'none'}")
+        if first.source != other.source:
+            one, two = first.source or "here", other.source or "here"
+            raise ClaimError("places", f"the numbers are of different sources: {one}, and {two}")
         for field in fields(Place):
             one, two = getattr(first.place, field.name), getattr(other.place, field.name)
             if one != two:

@@ -81,7 +81,7 @@ class Difference:
 def difference(old: Record, new: Record) -> Difference:
     """What changed from ``old`` to ``new``; cells belong together by engine, mode and shape."""
     environment = tuple(_environment(old, new))
-    before, after = _cells(old), _cells(new)
+    before, after = _cells(old, new)
     shared = [name for name in before if name in after]
     variants: list[VariantChange] = []
     decisions: list[DecisionChange] = []
@@ -113,23 +113,32 @@ def difference(old: Record, new: Record) -> Difference:
     )
 
 
-def _cells(record: Record) -> dict[str, int]:
-    """Place of each cell by what was asked for in it; an engine's version is what may change."""
-    found: dict[str, int] = {}
-    names: list[str] = []
-    for cell in record.facts.cells:
-        shape = "; ".join(f"{k} {'x'.join(map(str, v))}" for k, v in sorted(cell.shape.items()))
-        parts = [cell.engine, cell.mode, shape]
-        parts += [f"batch {cell.batch}"] if cell.batch is not None else []
-        parts += [f"quantile {cell.quantile:g}"] if cell.quantile is not None else []
-        names.append(", ".join(parts))
-    for place, (cell, name) in enumerate(zip(record.facts.cells, names, strict=True)):
-        if names.count(name) > 1:
-            name = f"{name}, {cell.threads} threads"
-        while name in found:
-            name += " again"
-        found[name] = place
-    return found
+def _cells(old: Record, new: Record) -> tuple[dict[str, int], dict[str, int]]:
+    """Place of each cell by what was asked for in it; an engine's version is what may change.
+
+    Threads tell cells apart where one of the records has several that are alike but for them;
+    else they follow from the machine.
+    """
+    names = [[_cell_name(cell) for cell in record.facts.cells] for record in (old, new)]
+    alike = {name for each in names for name in each if each.count(name) > 1}
+    found: list[dict[str, int]] = []
+    for record, each in zip((old, new), names, strict=True):
+        places: dict[str, int] = {}
+        for place, (cell, name) in enumerate(zip(record.facts.cells, each, strict=True)):
+            told = f"{name}, {cell.threads} threads" if name in alike else name
+            while told in places:
+                told += " again"
+            places[told] = place
+        found.append(places)
+    return found[0], found[1]
+
+
+def _cell_name(cell: CellFacts) -> str:
+    shape = "; ".join(f"{k} {'x'.join(map(str, v))}" for k, v in sorted(cell.shape.items()))
+    parts = [cell.engine, cell.mode, shape]
+    parts += [f"batch {cell.batch}"] if cell.batch is not None else []
+    parts += [f"quantile {cell.quantile:g}"] if cell.quantile is not None else []
+    return ", ".join(parts)
 
 
 def _environment(old: Record, new: Record) -> Iterator[EnvironmentChange]:
@@ -142,7 +151,7 @@ def _environment(old: Record, new: Record) -> Iterator[EnvironmentChange]:
         was, now = one.libraries.get(name, ""), other.libraries.get(name, "")
         if was != now:
             yield EnvironmentChange(name, was, now)
-    before, after = _cells(old), _cells(new)
+    before, after = _cells(old, new)
     for name in (n for n in before if n in after):
         a, b = old.facts.cells[before[name]], new.facts.cells[after[name]]
         for what in ("version", "device", "threads"):
