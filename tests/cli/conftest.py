@@ -70,3 +70,15 @@ def tiny(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def quick(quick_studies: None) -> None:
     """Every study here, but for those that are marked ``whole``."""
+
+
+@pytest.fixture
+def record(bitworth: Callable[..., Outcome], tiny: Path, tmp_path: Path) -> Path:
+    """The record of a short study of the tiny model."""
+    done = bitworth(
+        "study", tiny, "--random-inputs", "--shape", "x=2,4", "--engine", "mock", "--budget",
+        "0.01", "--output", tmp_path / "studies",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    (path,) = (tmp_path / "studies").rglob("*.json")
+    return path

@@ -12,17 +12,6 @@ import pytest
 Bitworth = Callable[..., Any]
 
 
-@pytest.fixture
-def record(bitworth: Bitworth, tiny: Path, tmp_path: Path) -> Path:
-    done = bitworth(
-        "study", tiny, "--random-inputs", "--shape", "x=2,4", "--engine", "mock", "--budget",
-        "0.01", "--output", tmp_path / "studies",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    (path,) = (tmp_path / "studies").rglob("*.json")
-    return path
-
-
 def test_a_record_runs_again_and_says_what_changed(
     bitworth: Bitworth, record: Path, tiny: Path, tmp_path: Path
 ) -> None:

@@ -9,23 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 Bitworth = Callable[..., Any]
 ROOT = Path(__file__).parents[2]
 CITED = ROOT / "studies" / "cited"
 PUBLISHED = ROOT / "tests" / "lint" / "published"
-
-
-@pytest.fixture
-def record(bitworth: Bitworth, tiny: Path, tmp_path: Path) -> Path:
-    done = bitworth(
-        "study", tiny, "--random-inputs", "--shape", "x=2,4", "--engine", "mock", "--budget",
-        "0.01", "--output", tmp_path / "studies",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    (path,) = (tmp_path / "studies").rglob("*.json")
-    return path
 
 
 def test_a_study_is_sound_as_it_was_written(bitworth: Bitworth, record: Path) -> None:
