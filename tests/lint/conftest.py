@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from bitworth.record.pictures import Pictures
-from bitworth.study.config import read_study_file
 from bitworth.study.outputs import OutputPaths
-from bitworth.study.progress import Reporter
-from bitworth.study.request import StudyRequest
-from bitworth.study.run import run_study
 from tests.forked_worker import start
-from tests.study.conftest import INPUTS, METRIC, StudyFolder, write_model
+from tests.study.conftest import INPUTS, METRIC, StudyFolder, run, write_model
 
 FREE = '[[free_win]]\nname = "a spell"\noptions = { magic = "1" }\n'
 SCRIPTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -56,8 +50,5 @@ def studied(tmp_path_factory: pytest.TempPathFactory, fork_server: None) -> Stud
             (root / "metric.py").write_text(METRIC)
             folder = StudyFolder(root)
             folder.write(script, text)
-            config = read_study_file(folder.study)
-            request = StudyRequest(config, root, root / "studies", "bitworth study study.toml")
-            reporter = Reporter(Console(file=io.StringIO()), quiet=True)
-            _, found[name] = run_study(request, reporter)
+            _, found[name] = run(folder)
     return Studied(found)

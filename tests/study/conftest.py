@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,14 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
+from rich.console import Console
+
+from bitworth.record.schema import Record
+from bitworth.study.config import read_study_file
+from bitworth.study.outputs import OutputPaths
+from bitworth.study.progress import Reporter
+from bitworth.study.request import StudyRequest
+from bitworth.study.run import run_study
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -119,6 +128,17 @@ max_loss = {{ accuracy = 0.5 }}
 """
         )
         return self.study
+
+
+def run(folder: StudyFolder) -> tuple[Record, OutputPaths]:
+    """Run the study of a folder in this process."""
+    request = StudyRequest(
+        config=read_study_file(folder.study),
+        folder=folder.root,
+        output=folder.root / "studies",
+        command="bitworth study study.toml",
+    )
+    return run_study(request, Reporter(Console(file=io.StringIO()), quiet=True))
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from bitworth.engines.cpu import usable_cpus
 from bitworth.errors import UserError
@@ -21,10 +19,8 @@ from bitworth.record.schema import Record
 from bitworth.record.store import read_record
 from bitworth.study import cell_run, free_win_stage
 from bitworth.study.config import read_study_file
-from bitworth.study.outputs import OutputPaths
-from bitworth.study.progress import Reporter
-from bitworth.study.request import StudyRequest
-from bitworth.study.run import run_study
+
+from .conftest import run
 
 FASTER = """
 [[free_win]]
@@ -41,16 +37,6 @@ small (float[1, 3, 8, 8] x) => (float[1, 5] y) {
     y = MatMul (f, w2)
 }
 """
-
-
-def run(folder: Any) -> tuple[Record, OutputPaths]:
-    request = StudyRequest(
-        config=read_study_file(folder.study),
-        folder=folder.root,
-        output=folder.root / "studies",
-        command="bitworth study study.toml",
-    )
-    return run_study(request, Reporter(Console(file=io.StringIO()), quiet=True))
 
 
 def verdicts(record: Record) -> dict[str, FreeWinVerdict]:

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from rich.console import Console
 
 from bitworth.errors import UserError
 from bitworth.measurement.array_store import ArrayStore, store_arrays
@@ -25,14 +24,12 @@ from bitworth.record.store import read_record
 from bitworth.record.tables import cell_title
 from bitworth.study import cell_run
 from bitworth.study.config import read_study_file
-from bitworth.study.outputs import OutputPaths
-from bitworth.study.progress import Reporter
-from bitworth.study.request import StudyRequest
-from bitworth.study.run import run_study
 from bitworth.study.sections import CellConfig
 from bitworth.study.timed_input import batch_samples, check_batches, timed_input
 from bitworth.subject.onnx_model import InputSpec
 from bitworth.verdict import rounds_in_session
+
+from .conftest import run
 
 
 def write(folder: Any, *cells: str, script: dict[str, Any] | None = None, **timing: Any) -> Path:
@@ -44,16 +41,6 @@ def write(folder: Any, *cells: str, script: dict[str, Any] | None = None, **timi
     told = "\n".join(f"{base}\n{cell}" for cell in cells)
     path.write_text(f"{text[:start]}{told}\n{text[end:]}")
     return path
-
-
-def run(folder: Any) -> tuple[Record, OutputPaths]:
-    request = StudyRequest(
-        config=read_study_file(folder.study),
-        folder=folder.root,
-        output=folder.root / "studies",
-        command="bitworth study study.toml",
-    )
-    return run_study(request, Reporter(Console(), quiet=True))
 
 
 def summaries(record: Record, cell: int) -> dict[str, VariantSummary]:

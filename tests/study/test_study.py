@@ -7,28 +7,15 @@ from typing import Any
 
 import onnx
 import pytest
-from rich.console import Console
 
 from bitworth.errors import UserError
 from bitworth.record.derive import derive
 from bitworth.record.schema import Record, VariantSummary
 from bitworth.record.store import read_record
-from bitworth.study.config import read_study_file
 from bitworth.study.export import export_variant, find_variant
-from bitworth.study.outputs import OutputPaths
-from bitworth.study.progress import Reporter
-from bitworth.study.request import StudyRequest
-from bitworth.study.run import Interrupted, run_study
+from bitworth.study.run import Interrupted
 
-
-def run(folder: Any) -> tuple[Record, OutputPaths]:
-    request = StudyRequest(
-        config=read_study_file(folder.study),
-        folder=folder.root,
-        output=folder.root / "studies",
-        command="bitworth study study.toml",
-    )
-    return run_study(request, Reporter(Console(), quiet=True))
+from .conftest import run
 
 
 def summaries(record: Record, cell: int = 0) -> dict[str, VariantSummary]:
