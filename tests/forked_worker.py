@@ -1,7 +1,8 @@
-"""Worker processes that are forked from one that has imported everything, for scripted clocks.
+"""Worker processes that are forked from one that has imported everything.
 
 A measured engine gets a fresh interpreter: what is forked has its memory laid out like all its
-siblings. The mock's times are scripted, and a fresh interpreter costs it more than its study.
+siblings. The mock's times are scripted, and nobody reads those of PyTorch in a test; a fresh
+interpreter costs both more than their study.
 """
 
 from __future__ import annotations
@@ -18,20 +19,24 @@ from typing import IO
 
 from bitworth.measurement.workers import start_process
 
+WORKER, SUBJECT = "bitworth.measurement.worker", "bitworth.study.torch_worker"
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["bitworth.measurement.worker", "bitworth.engines.mock", "onnx", "onnxruntime"]
-)
+    [
+        "bitworth.measurement.worker", "bitworth.engines.mock", "onnx", "onnxruntime", "torch",
+        SUBJECT,
+    ]
+)  # fmt: skip
 
 
 class ForkedProcess:
     """What ``Worker`` uses of a ``subprocess.Popen``."""
 
-    def __init__(self, link: int, name: str, log: Path) -> None:
+    def __init__(self, link: int, name: str, log: Path, module: str) -> None:
         environment = {**os.environ, "BITWORTH_WORKER": name}
         connection = Connection(os.dup(link))
         self._process = _CONTEXT.Process(
-            target=_serve, args=(connection, str(log), environment), daemon=True
+            target=_serve, args=(connection, str(log), environment, module), daemon=True
         )
         self._process.start()
         connection.close()
@@ -55,13 +60,14 @@ class ForkedProcess:
 
 def start(link: int, name: str, output: IO[bytes], preload: str, module: str) -> object:
     """A forked process in place of ``workers.start_process``; for a measured engine a real one."""
-    if module != "bitworth.measurement.worker" or preload not in ("", "mock"):
+    if module not in (WORKER, SUBJECT) or preload not in ("", "mock", "torch"):
         return start_process(link, name, output, preload, module)
-    return ForkedProcess(link, name, Path(output.name))
+    return ForkedProcess(link, name, Path(output.name), module)
 
 
-def _serve(link: Connection, log: str, environment: dict[str, str]) -> None:
+def _serve(link: Connection, log: str, environment: dict[str, str], module: str) -> None:
     from bitworth.measurement.worker import serve
+    from bitworth.study.torch_worker import Subject
 
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -72,4 +78,4 @@ def _serve(link: Connection, log: str, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     sys.stdout = sys.stderr = Path(log).open("a", encoding="utf-8")  # noqa: SIM115
-    serve(link)
+    serve(link, Subject().handle if module == SUBJECT else None)

@@ -33,8 +33,9 @@ def test_every_package_has_a_docstring() -> None:
 PUBLIC = {
     "bitworth": {"__version__"},
     "bitworth.recipe": {
-        "FORMATS", "PER_CHANNEL", "PER_TENSOR", "Calibrator", "Format", "Granularity", "PerBlock",
-        "PerChannel", "PerTensor", "Quantize", "Recipe", "Site", "format_named",
+        "FORMATS", "PER_CHANNEL", "PER_ROW", "PER_TENSOR", "Calibrator", "Format", "Granularity",
+        "PerBlock", "PerChannel", "PerRow", "PerTensor", "Quantize", "Recipe", "Site",
+        "format_named",
     },
     "bitworth.calibration": {
         "BYTE_BUDGET", "Calibration", "RangeAccumulator", "RangeStatistics", "ScaledSites",

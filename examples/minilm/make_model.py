@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from safetensors.torch import load_file  # type: ignore[import-not-found]
+from safetensors.torch import load_file
 from transformers import BertConfig, BertModel  # type: ignore[import-not-found]
 
 OPSET = 18

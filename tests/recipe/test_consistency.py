@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from bitworth.recipe import FORMATS, PER_CHANNEL, PER_TENSOR, Calibrator, PerBlock, Quantize
+from bitworth.recipe import (
+    FORMATS,
+    PER_CHANNEL,
+    PER_ROW,
+    PER_TENSOR,
+    Calibrator,
+    PerBlock,
+    Quantize,
+)
 from bitworth.recipe.consistency import (
     engine_hint,
     fault,
@@ -60,7 +68,8 @@ def test_only_what_has_static_numbers_needs_ranges() -> None:
         ("nvfp4", {"weights": PER_CHANNEL}, "blocks of 16"),
         ("mxfp8", {"weights": PerBlock(16)}, "blocks of 32"),
         ("mxfp8", {"scheme": "static"}, "at run time"),
-        ("fp8_e4m3", {"scheme": "dynamic"}, "use static scales"),
+        ("fp8_e4m3", {"activations": PER_ROW}, "dynamic_per_row"),
+        ("mxfp8", {"activations": PER_ROW, "scheme": "dynamic"}, "blocks of 32"),
         ("int8", {"scheme": "weight_only", "calibrator": Calibrator("mse")}, "no static scale"),
         ("fp8_e4m3", {"calibrator": Calibrator("entropy")}, "use mse"),
         ("int8", {"scheme": "weight_only", "smooth": 0.5}, "smooth_quant"),

@@ -310,11 +310,11 @@ def test_the_engine_chooses_once_and_a_void_variant_has_no_absolute_time(
     asked: list[str] = []
     real = cell_run.decided_options
 
-    def spy(workspace: Any, cell: str, engine: str, options: Any) -> Any:
-        found = real(workspace, cell, engine, options)
+    def spy(workspace: Any, cell: str, engine: str, model: Path, options: Any) -> Any:
+        found = real(workspace, cell, engine, model, options)
         asked.append(json.dumps(workspace.load("streams", cell)))
         # A resumed study does not ask again: this engine could not be asked.
-        assert real(workspace, cell, "no such engine", options) == found
+        assert real(workspace, cell, "no such engine", model, options) == found
         return found
 
     monkeypatch.setattr(cell_run, "decided_options", spy)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bitworth.engines.base import Arrays
+from bitworth.engines.base import Arrays, EngineOptions
 from bitworth.measurement.plans import unoptimized
 from bitworth.measurement.workers import Worker
 from bitworth.record.free_win_verdicts import SAME_RESULT, is_same
@@ -65,7 +65,9 @@ def run_unoptimized(worker: Worker, model: Path, sample: Arrays) -> Arrays:
         WorkerFailed: it does not run.
     """
     with tempfile.TemporaryDirectory(dir=model.parent, prefix=".plan-") as folder:
-        return unoptimized(worker, model, Path(folder) / "plan.onnx", threads=1)(sample)
+        plan = Path(folder) / "plan.onnx"
+        options = EngineOptions(threads=1, optimization="none")
+        return unoptimized(worker, "onnxruntime", model, plan, options)(sample)
 
 
 def largest_change(before: Arrays, after: Arrays) -> float | None:

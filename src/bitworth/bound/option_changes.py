@@ -52,9 +52,12 @@ class OptionChange:
 STANDARD_BATCH: Mapping[str, int] = {"onnxruntime": 4, "openvino": 4}
 
 
-def standard_changes(engine: str, options: EngineOptions) -> tuple[OptionChange, ...]:
+def standard_changes(
+    engine: str, options: EngineOptions, gpu: bool = False
+) -> tuple[OptionChange, ...]:
     """The changes worth a try with ``options``; none that sets what they set, or what they are."""
-    makers = {"onnxruntime": _onnxruntime, "openvino": _openvino}
+    torch = _torch_gpu if gpu else _torch_cpu
+    makers = {"onnxruntime": _onnxruntime, "openvino": _openvino, "torch": torch}
     found = makers[engine](options) if engine in makers else ()
     fixed = options.extra.keys()
     return tuple(c for c in found if not fixed & c.extra.keys() and c.on(options) != options)
@@ -99,6 +102,23 @@ def _openvino(options: EngineOptions) -> tuple[OptionChange, ...]:
         # Pinned is the plugin's own choice for latency.
         OptionChange("threads are not pinned", extra={"ENABLE_CPU_PINNING": "NO"}),
     )
+
+
+def _torch_cpu(options: EngineOptions) -> tuple[OptionChange, ...]:
+    return (_FUSED, *_threads(options))
+
+
+def _torch_gpu(options: EngineOptions) -> tuple[OptionChange, ...]:
+    del options
+    return (
+        _FUSED,
+        OptionChange("reductions hold a whole row", extra={"persistent_reductions": "on"}),
+        OptionChange("pointwise kernels are tuned", extra={"tune_pointwise": "on"}),
+    )
+
+
+#: Modules that read one tensor, such as q, k and v of an attention.
+_FUSED = OptionChange("one GEMM for what reads one tensor", extra={"fuse": "on"})
 
 
 def _threads(options: EngineOptions) -> tuple[OptionChange, ...]:

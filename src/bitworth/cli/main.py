@@ -15,6 +15,7 @@ from bitworth.cli import (
     gemm,
     import_,
     lint,
+    onnx,
     pr,
     rejudge,
     report,
@@ -55,6 +56,7 @@ app.command(name="import")(import_.import_)
 app.add_typer(pr.app, name="pr")
 app.command(name="schema")(schema.schema)
 app.command(name="export")(export.export)
+app.command(name="onnx")(onnx.onnx)
 app.command(name="doctor")(doctor.doctor)
 
 

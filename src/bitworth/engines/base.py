@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 import numpy as np
@@ -25,6 +26,15 @@ class FormatSupport:
 
     state: SupportState
     reason: str
+
+
+#: What no ONNX graph can say to any engine.
+NOT_IN_ONNX: Mapping[str, FormatSupport] = MappingProxyType(
+    dict.fromkeys(
+        ("fp8_e4m3 dynamic", "fp8_e5m2 dynamic"),
+        FormatSupport("absent", "ONNX has no operator that takes FP8 scales at run time"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -61,12 +71,16 @@ class EngineOptions:
         extra: options that only one engine knows, by name.
         streams: inferences in flight at once; over 1, a sample of ``Runner.time_block`` is the
             wall time in which that many of them were completed, with that many in flight.
+        mode: what a sample is: ``host`` the wall time of calls and the wait for their results;
+            ``hot`` and ``cold``, on a GPU, its own time between two events around them, back to
+            back or each on a flushed cache.
     """
 
     threads: int
     optimization: Optimization = "all"
     extra: Mapping[str, str] = field(default_factory=dict)
     streams: int = 1
+    mode: Literal["host", "hot", "cold"] = "host"
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,7 @@ class LoweredModel:
     """A lowered model as a file.
 
     Attributes:
-        path: the ONNX file.
+        path: the ONNX file, or for torch the lowered module.
         label: the variant's name, for messages.
         precision: the precision that the engine is told to compute unquantized operations in:
             ``fp32`` or ``bf16``.

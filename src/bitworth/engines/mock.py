@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitworth.engines.base import (
+    NOT_IN_ONNX,
     Arrays,
     EngineError,
     EngineInfo,
@@ -200,6 +201,7 @@ class Mock:
                     name: FormatSupport("emulated", f"the mock has no {name.split()[0]}")
                     for name in _EMULATED
                 },
+                **NOT_IN_ONNX,
             },
         )
 

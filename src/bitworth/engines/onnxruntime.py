@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitworth.engines.base import (
+    NOT_IN_ONNX,
     Arrays,
     EngineError,
     EngineInfo,
@@ -322,6 +323,7 @@ def _formats() -> dict[str, FormatSupport]:
         "mxfp8 weight_only": FormatSupport("emulated", unread.format(24)),
         "nvfp4": FormatSupport("emulated", unread.format(23)),
         "nvfp4 weight_only": FormatSupport("emulated", unread.format(23)),
+        **NOT_IN_ONNX,
     }
 
 

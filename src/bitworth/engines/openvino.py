@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bitworth.engines.base import (
+    NOT_IN_ONNX,
     Arrays,
     EngineError,
     EngineInfo,
@@ -297,6 +298,7 @@ def _formats() -> dict[str, FormatSupport]:
         "mxfp8 weight_only": each_call,
         "nvfp4": FormatSupport("emulated", no_blocks),
         "nvfp4 weight_only": compressed,
+        **NOT_IN_ONNX,
     }
 
 

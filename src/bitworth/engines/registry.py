@@ -10,6 +10,7 @@ from bitworth.engines.base import Engine
 MODULES = {
     "onnxruntime": "bitworth.engines.onnxruntime",
     "openvino": "bitworth.engines.openvino",
+    "torch": "bitworth.engines.torch",
     "mock": "bitworth.engines.mock",
 }
 

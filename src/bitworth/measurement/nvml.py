@@ -150,3 +150,20 @@ def open_gpu(index: int, pids: Sequence[int], library: Any = None) -> Iterator[G
     finally:
         with suppress(library.NVMLError):
             library.nvmlShutdown()
+
+
+def gpu_name(index: int = 0) -> str:
+    """The name of a GPU; empty where NVML finds none."""
+    try:
+        library = importlib.import_module("pynvml")
+        library.nvmlInit()
+    except Exception:  # not installed, or no driver: there is no GPU to name
+        return ""
+    try:
+        name = library.nvmlDeviceGetName(library.nvmlDeviceGetHandleByIndex(index))
+        return name.decode() if isinstance(name, bytes) else str(name)
+    except library.NVMLError:
+        return ""
+    finally:
+        with suppress(library.NVMLError):
+            library.nvmlShutdown()

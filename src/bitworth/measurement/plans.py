@@ -71,15 +71,16 @@ def load_plan(
     )[0]
 
 
-def unoptimized(worker: Worker, model: Path, plan: Path, threads: int) -> Run:
-    """``model`` as a function, in onnxruntime with optimization off; ``plan`` is its plan's file.
+def unoptimized(
+    worker: Worker, engine: str, model: Path, plan: Path, options: EngineOptions
+) -> Run:
+    """``model`` as a function, with the engine's optimization off; ``plan`` is its plan's file.
 
     Raises:
-        WorkerFailed: onnxruntime does not run it.
+        WorkerFailed: the engine does not run it.
     """
-    options = EngineOptions(threads=threads, optimization="none")
-    build_plan(worker, "onnxruntime", model, "unoptimized", "fp32", options, plan)
-    load_plan(worker, "onnxruntime", plan, "fp32", options)
+    build_plan(worker, engine, model, "unoptimized", "fp32", options, plan)
+    load_plan(worker, engine, plan, "fp32", options)
     return runner(worker)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,19 +215,13 @@ def run_session(
                 worker.ask("ping", timeout_s=target.timeout_s)
             except WorkerFailed as failure:
                 failures[index] = str(failure)
-        for index, worker in started:
-            if index in failures:
+        ready = [(i, w) for i, w in started if i not in failures]
+        for index, found in _loaded(ready, target, plans).items():
+            if isinstance(found, WorkerFailed):
+                failures[index] = str(found)
                 continue
-            try:
-                loaded = _load(worker, target, plans[index])
-                load_ns[index] = loaded["load_ns"]
-                before_bytes[index] = loaded["resident_before_bytes"]
-                workers[index] = worker
-                _check_clock(_block(worker, target, WARM_UP_CALLS, 1), "in the warm-up")
-                peaks[index] = _check_inputs(worker, target)
-            except WorkerFailed as failure:
-                failures[index] = str(failure)
-            worker.stop()
+            load_ns[index], before_bytes[index], peaks[index] = found
+            workers[index] = dict(ready)[index]
         pids = [w.pid for w in workers.values()]
         clock = stack.enter_context(clocks(target.gpu, pids) if clocks else nullcontext(NoClocks()))
         start = read_cpu(pids) if clocks else None
@@ -297,6 +292,42 @@ def _check_inputs(worker: TimingWorker, target: TimingTarget) -> _Peak:
     before = worker.peak_resident_bytes()
     worker.ask("check", timeout_s=target.timeout_s)
     return _Peak(before, worker.peak_resident_bytes())
+
+
+def _loaded(
+    ready: Sequence[tuple[int, TimingWorker]], target: TimingTarget, plans: Sequence[TimedPlan]
+) -> dict[int, tuple[int, int, _Peak] | WorkerFailed]:
+    """Load each worker's plan; on a GPU all at once: each compiles for seconds on its own core.
+
+    Elsewhere one after another: they would slow each other's load, which is measured.
+    """
+
+    def start(index: int, worker: TimingWorker) -> tuple[int, int, _Peak] | WorkerFailed:
+        try:
+            return _start(worker, target, plans[index])
+        except WorkerFailed as failure:
+            return failure
+
+    if target.gpu is None:
+        return {index: start(index, worker) for index, worker in ready}
+    pool = ThreadPoolExecutor(max(1, len(ready)))
+    try:
+        running = {index: pool.submit(start, index, worker) for index, worker in ready}
+        return {index: found.result() for index, found in running.items()}
+    finally:
+        # After a Ctrl-C the workers are ended, and with them what the threads wait for.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _start(worker: TimingWorker, target: TimingTarget, plan: TimedPlan) -> tuple[int, int, _Peak]:
+    """Load, warm up and check a plan, and stop its worker: time to load, bytes before, peak."""
+    try:
+        loaded = _load(worker, target, plan)
+        _check_clock(_block(worker, target, WARM_UP_CALLS, 1), "in the warm-up")
+        peak = _check_inputs(worker, target)
+    finally:
+        worker.stop()
+    return loaded["load_ns"], loaded["resident_before_bytes"], peak
 
 
 def _final_peak(worker: TimingWorker, checked: _Peak | None) -> int | None:

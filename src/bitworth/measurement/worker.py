@@ -12,6 +12,7 @@ import hashlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -32,9 +33,12 @@ from bitworth.engines.base import (
 )
 from bitworth.engines.plan_file import plan_sha256
 from bitworth.engines.registry import engine_named
+from bitworth.errors import UserError
 from bitworth.measurement.wire import receive, send
 
 Reply = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+#: Answers one command, given with its arrays.
+Handle = Callable[[dict[str, Any], dict[str, NDArray[Any]]], Reply]
 _PR_SET_PDEATHSIG = 1
 
 
@@ -198,17 +202,19 @@ class Session:
             )
 
 
-def serve(link: Connection) -> None:
-    """Answer commands until the controller closes the connection."""
-    session = Session()
+def serve(link: Connection, handle: Handle | None = None) -> None:
+    """Answer commands, by default those of ``Session``, until the controller closes ``link``."""
+    handle = handle or Session().handle
     while True:
         try:
             request, arrays = receive(link)
         except (EOFError, OSError):
             return
         try:
-            header, answer = session.handle(request, arrays)
+            header, answer = handle(request, arrays)
             header = {"ok": True, **header}
+        except UserError as error:
+            header, answer = {"ok": False, "kind": "user", "error": str(error)}, {}
         except EngineError as error:
             header, answer = {"ok": False, "kind": "refused", "error": str(error)}, {}
         except InvalidRun as error:

@@ -133,7 +133,7 @@ class Worker:
         Raises:
             WorkerFailed: the command failed, the process died, or no answer came in time (the
                 process is then killed).
-            UserError: the disk is full.
+            UserError: a mistake in the user's own code that it runs; the disk is full.
         """
         try:
             send(self._link, {"op": op, **request}, arrays or {})
@@ -144,6 +144,8 @@ class Worker:
         except (EOFError, OSError):
             raise WorkerFailed("crashed", f"{op}: {self._ending()}") from None
         if not header.pop("ok"):
+            if header["kind"] == "user":
+                raise UserError(header["error"])
             if header["kind"] == "disk full":  # the machine's fault, and no result of the variant
                 raise UserError(f"{op}: a file cannot be written ({header['error']}); {_ADVICE}")
             raise WorkerFailed(header["kind"], header["error"])

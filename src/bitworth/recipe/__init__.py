@@ -3,10 +3,12 @@
 from bitworth.recipe.formats import FORMATS, Format, format_named
 from bitworth.recipe.granularity import (
     PER_CHANNEL,
+    PER_ROW,
     PER_TENSOR,
     Granularity,
     PerBlock,
     PerChannel,
+    PerRow,
     PerTensor,
 )
 from bitworth.recipe.recipe import Calibrator, Quantize, Recipe
@@ -15,12 +17,14 @@ from bitworth.recipe.site import Site
 __all__ = [
     "FORMATS",
     "PER_CHANNEL",
+    "PER_ROW",
     "PER_TENSOR",
     "Calibrator",
     "Format",
     "Granularity",
     "PerBlock",
     "PerChannel",
+    "PerRow",
     "PerTensor",
     "Quantize",
     "Recipe",

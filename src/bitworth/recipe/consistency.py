@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from bitworth.recipe.formats import FORMATS, format_named
-from bitworth.recipe.granularity import PER_CHANNEL, PER_TENSOR, Granularity, PerBlock
+from bitworth.recipe.granularity import PER_CHANNEL, PER_ROW, PER_TENSOR, Granularity, PerBlock
 from bitworth.recipe.recipe import Quantize, Scheme
 
 #: Elements that share a scale where a recipe asks for blocks of int4 and gives no size.
 INT4_BLOCK = 32
-_DYNAMIC = ("int8", "mxfp8", "nvfp4")
 
 
 def natural_scheme(format_name: str) -> Scheme:
@@ -69,9 +68,20 @@ def fault(quantize: Quantize) -> str | None:
             )
     if entry.scheme == "dynamic" and name == "int8" and isinstance(entry.weights, PerBlock):
         return "int8 activations at run time need weights with one scale or one a channel"
-    if entry.scheme == "dynamic" and name not in _DYNAMIC:
-        return f"no engine quantizes activations to {name} at run time; use static scales"
+    if entry.activations == PER_ROW and entry.scheme != "dynamic":
+        return 'a scale for each row is taken at run time; set activations = "dynamic_per_row"'
+    if entry.activations == PER_ROW and known.block is not None:
+        return f"{name} has blocks of {known.block} of its own; leave activations out"
     return _calibration_fault(entry) or _int8_fault(entry)
+
+
+def onnx_fault(entry: Quantize) -> str | None:
+    """What in an entry no ONNX operator expresses; None when all of it has one."""
+    if entry.activations == PER_ROW:
+        return "a scale for each row at run time has no operator in ONNX; torch computes it"
+    if entry.scheme == "dynamic" and entry.format in ("fp8_e4m3", "fp8_e5m2"):
+        return "FP8 scales at run time have no operator in ONNX; torch computes them"
+    return None
 
 
 def _calibration_fault(entry: Quantize) -> str | None:

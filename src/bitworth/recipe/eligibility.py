@@ -62,14 +62,15 @@ class EngineRule:
 _ORT = ("onnxruntime",)
 _OV = ("openvino",)
 _TRT = ("tensorrt",)
+_TORCH = ("torch",)
 _ANY = ("*",)
 
 #: The first that applies is the one that is told.
 RULES: tuple[EngineRule, ...] = (
     EngineRule(
         "block-operators", _ANY, ("nvfp4", "mxfp8"), _ALL,
-        "not has_weight or op_type not in ('MatMul', 'Gemm')",
-        "blocks along the summed axis are for MatMul and Gemm with a weight",
+        "not has_weight or op_type not in ('MatMul', 'Gemm', 'Linear') and not pointwise",
+        "blocks along the summed axis are for MatMul, Gemm and Linear with a weight",
     ),
     EngineRule(
         "whole-blocks", _ANY, tuple(FORMATS), _ALL,
@@ -85,13 +86,33 @@ RULES: tuple[EngineRule, ...] = (
     ),
     EngineRule(
         "dynamic-operators", _ANY, tuple(FORMATS), ("dynamic",),
-        "op_type not in ('MatMul', 'Gemm')",
-        "scales at run time are for MatMul and Gemm",
+        "op_type not in ('MatMul', 'Gemm', 'Linear') and not pointwise",
+        "scales at run time are for MatMul, Gemm and Linear",
     ),
     EngineRule(
         "no-weight", _ANY, tuple(FORMATS), _WEIGHT_ONLY,
         "not has_weight",
         "a product of two activations has no weight to store",
+    ),
+    EngineRule(
+        "torch-operators", ("torch", "torch-emulated"), tuple(FORMATS), _ALL,
+        "op_type != 'Linear' and not pointwise",
+        "lowered to a product of matrices are Linear and 1x1 convolutions of stride 1",
+    ),
+    EngineRule(
+        "torch-fp8-multiples", _TORCH, _FP8, _ALL,
+        "in_channels % 16 != 0 or out_channels % 16 != 0",
+        "scaled_mm takes K and N in multiples of 16 (torch 2.11 and 2.14; cuBLASLt's rule)",
+    ),
+    EngineRule(
+        "torch-int8-multiples", _TORCH, ("int8",), _ALL,
+        "in_channels % 8 != 0 or out_channels % 8 != 0",
+        "_int_mm takes K and N in multiples of 8 (torch 2.11 and 2.14)",
+    ),
+    EngineRule(
+        "torch-block-weights", _TORCH, ("int8", *_FP8), _ALL,
+        "weight_scales == 'block'",
+        "neither _int_mm nor scaled_mm takes scales of blocks before NVIDIA's Blackwell",
     ),
     EngineRule(
         "onnxruntime-conv-transpose", _ORT, ("int8",), _STATIC,

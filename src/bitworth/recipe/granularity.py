@@ -37,6 +37,17 @@ class PerBlock:
     kind: Literal["block"] = "block"
 
 
-Granularity = PerTensor | PerChannel | PerBlock
+@dataclass(frozen=True)
+class PerRow:
+    """One scale for each row of an activation, from its values: shape (rows, 1).
+
+    A row is what a product multiplies by the weight: a token, or a position of an image.
+    """
+
+    kind: Literal["per_row"] = "per_row"
+
+
+Granularity = PerTensor | PerChannel | PerBlock | PerRow
 PER_TENSOR = PerTensor()
 PER_CHANNEL = PerChannel()
+PER_ROW = PerRow()

@@ -26,6 +26,8 @@ SITE_NAMES: Mapping[str, Kind] = {
     "weight_transposed": "condition",  # a Gemm's weight is stored (out, in)
     "biased": "condition",  # a third input: the bias of a convolution or a Gemm
     "becomes_gemm": "condition",  # a MatMul and the constant added behind it, of fixed shape
+    "rows": "number",  # of the product in one call, 0 where it is not known
+    "pointwise": "condition",  # a convolution that is a product of matrices
 }
 
 
@@ -49,6 +51,8 @@ def site_values(site: Site) -> dict[str, Any]:
         "weight_transposed": weighted and site.op_type == "Gemm" and site.weight_axis == 0,
         "biased": site.biased,
         "becomes_gemm": site.becomes_gemm,
+        "rows": site.rows,
+        "pointwise": site.pointwise,
     }
 
 

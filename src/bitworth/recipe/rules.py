@@ -121,6 +121,12 @@ def preference(engine: str, isa: Collection[str]) -> Preference:
             fused=None,
             reason="its quantization is symmetric with signed values",
         )
+    if engine == "torch":
+        return replace(
+            EMULATED,
+            placement="input_only",
+            reason="its products are symmetric with signed values, and give 16 or 32 bits",
+        )
     dot = any(flag in isa for flag in _DOT_PRODUCT)
     weight_range: WeightRange = "full" if dot else "reduced"
     saturates = (

@@ -14,7 +14,8 @@ class Site:
             initializer in topological order; ``@matmul:<scope>/<n>`` for a product of two
             activations.
         node: name of the operation's node in the prepared graph (unique there).
-        op_type: ONNX operator: Conv, ConvTranspose, Gemm, MatMul.
+        op_type: ONNX operator: Conv, ConvTranspose, Gemm, MatMul; of a PyTorch module Linear, Conv
+            or ConvTranspose.
         weight: name of the weight initializer in the prepared graph; empty for a product of two
             activations, whose other weight fields mean nothing.
         weight_shape: shape of the weight as stored.
@@ -31,6 +32,9 @@ class Site:
         biased: whether the node adds a bias: its third input.
         becomes_gemm: whether engines that join a MatMul with the constant that is added behind it
             can make a Gemm of this one.
+        rows: of a PyTorch module, rows of its product in one call: elements of the activation over
+            those that are summed; 0: not known.
+        pointwise: whether a convolution is a product of matrices: one tap, stride 1, no padding.
     """
 
     id: str
@@ -48,6 +52,8 @@ class Site:
     scope: str = ""
     biased: bool = False
     becomes_gemm: bool = False
+    rows: int = 0
+    pointwise: bool = False
 
     @property
     def activation_axis(self) -> int:

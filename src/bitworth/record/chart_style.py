@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
-import vl_convert
 
 FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
 INK, MUTED, GRID = "#1b1f24", "#57606a", "#e6e8eb"
@@ -14,6 +13,8 @@ _COMPILER = "6.1"
 
 def compiled(chart: Any) -> str:
     """A chart as SVG; the same chart gives the same bytes."""
+    import vl_convert
+
     return str(vl_convert.vegalite_to_svg(chart.to_dict(validate=False), vl_version=_COMPILER))
 
 

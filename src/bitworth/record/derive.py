@@ -119,7 +119,7 @@ def _mode(cell: CellFacts) -> str:
 def _cell(facts: Facts, cell: CellFacts, rules: TimingRules) -> CellDerived:
     baseline = next((v for v in cell.variants if v.name == BASELINE), None)
     studied = [v for v in cell.variants if v.name != BASELINE]
-    gates = {v.name: _gates(v) for v in cell.variants}
+    gates = {v.name: _gates(v, cell.engine) for v in cell.variants}
     total = sum(len(job.labels) - 2 for job in cell.jobs)
     verdicts = [judge_job(job, rules, total, gates, cell.quantile) for job in cell.jobs]
     comparisons: dict[str, Comparison] = {}
@@ -176,10 +176,11 @@ def _cell(facts: Facts, cell: CellFacts, rules: TimingRules) -> CellDerived:
     )
 
 
-def _gates(variant: VariantFacts) -> list[Gate]:
+def _gates(variant: VariantFacts, engine: str) -> list[Gate]:
     """Checks of one variant outside its timing."""
     gates = []
-    asked = engine_hint(variant.recipe.base) if variant.recipe else "fp32"
+    base = variant.recipe.base if variant.recipe else "fp32"
+    asked = base if engine == "torch" else engine_hint(base)
     if variant.plan is not None and variant.plan.precision != asked:
         text = f"asked for {asked}, the loaded plan reports {variant.plan.precision}"
         gates.append(Gate("precision", "failed", text))

@@ -37,6 +37,10 @@ class FreeWinSearch(Part):
 
     given: dict[str, str] = Field(description="the options of that baseline")
     tries: tuple[FreeWinTry, ...]
+    same_result: float = Field(
+        default=1e-5,
+        description="largest change that is the same result; under a 16-bit base its own error",
+    )
 
 
 class FreeWinVerdict(Part):

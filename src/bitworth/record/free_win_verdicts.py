@@ -26,7 +26,7 @@ def judge_free_wins(
     found = {
         c.variant: c for job in jobs for c in judge_job(job, rules, total, {}, quantile).comparisons
     }
-    return tuple(_verdict(one, found.get(one.name)) for one in search.tries)
+    return tuple(_verdict(one, found.get(one.name), search.same_result) for one in search.tries)
 
 
 def worth_joining(search: FreeWinSearch, verdicts: Sequence[FreeWinVerdict]) -> tuple[str, ...]:
@@ -39,27 +39,27 @@ def worth_joining(search: FreeWinSearch, verdicts: Sequence[FreeWinVerdict]) -> 
         and v.comparison.verdict == "faster"
         and v.comparison.time_ratio_high is not None
         and tries[v.name].kind == "options"
-        and is_same(tries[v.name].result_change)
+        and is_same(tries[v.name].result_change, search.same_result)
     ]
     return tuple(name for _, name in sorted(found))
 
 
-def is_same(change: float | None) -> bool:
+def is_same(change: float | None, limit: float = SAME_RESULT) -> bool:
     """Whether outputs that changed by this much are still the same result."""
-    return change is not None and change <= SAME_RESULT
+    return change is not None and change <= limit
 
 
-def _verdict(one: FreeWinTry, comparison: Comparison | None) -> FreeWinVerdict:
+def _verdict(one: FreeWinTry, comparison: Comparison | None, limit: float) -> FreeWinVerdict:
     ratio = None
     if comparison is not None and comparison.verdict != "void" and comparison.time_ratio:
         ratio = sig6(comparison.time_ratio * one.items)
-    outcome, reason = _outcome(one, comparison)
+    outcome, reason = _outcome(one, comparison, limit)
     return FreeWinVerdict(
         name=one.name, comparison=comparison, call_time_ratio=ratio, outcome=outcome, reason=reason
     )
 
 
-def _outcome(one: FreeWinTry, comparison: Comparison | None) -> tuple[Outcome, str]:
+def _outcome(one: FreeWinTry, comparison: Comparison | None, limit: float) -> tuple[Outcome, str]:
     if one.failed:
         return "failed", one.failed
     if comparison is None:
@@ -72,6 +72,6 @@ def _outcome(one: FreeWinTry, comparison: Comparison | None) -> tuple[Outcome, s
         return "left out", f"its verdict is {comparison.verdict}"
     if one.kind == "batch":
         return "offered", "for whom samples may wait for each other"
-    if not is_same(one.result_change):
+    if not is_same(one.result_change, limit):
         return "offered", "it changes the result: give it as a variant, which is judged for quality"
     return "offered", "a change of the same setting that gains more joined the baseline"

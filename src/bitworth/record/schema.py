@@ -33,7 +33,7 @@ from bitworth.verdict import (
     TimingRules,
 )
 
-SCHEMA_VERSION: Literal[6] = 6
+SCHEMA_VERSION: Literal[7] = 7
 
 
 class Tensor(Part):
@@ -58,9 +58,11 @@ class SubjectFacts(Part):
     """What was studied."""
 
     name: str
+    kind: Literal["onnx", "torch"] = "onnx"
+    base: str = Field(default="fp32", description="precision of the baseline")
     source: str = Field(description="where it came from, as the study file or command names it")
     sha256: str
-    opset: int
+    opset: int = Field(description="0: it is no ONNX model")
     prepared_opset: int
     prepared_sha256: str
     inputs: tuple[Tensor, ...]
@@ -215,7 +217,7 @@ class CellFacts(Part):
     formats: dict[str, tuple[str, str]] = Field(description="state and reason by format")
     details: dict[str, str]
     shape: dict[str, tuple[int, ...]]
-    mode: Literal["host", "throughput", "tail"]
+    mode: Literal["host", "throughput", "tail", "hot", "cold"]
     streams: int = Field(default=1, description="inferences in flight at once")
     batch: int | None = Field(default=None, description="samples in one call; None: as the data is")
     quantile: float | None = Field(default=None, description="what the tail mode compares")
@@ -360,7 +362,7 @@ class Derived(Part):
 class Record(Part):
     """One study."""
 
-    schema_version: Literal[6] = SCHEMA_VERSION
+    schema_version: Literal[7] = SCHEMA_VERSION
     id: str
     facts_sha256: str = Field(description="of the facts as canonical JSON, samples included")
     facts: Facts

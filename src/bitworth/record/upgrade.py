@@ -71,6 +71,11 @@ def _from_5(tree: Tree) -> Tree:
     return {**tree, "schema_version": 6}
 
 
+def _from_6(tree: Tree) -> Tree:
+    """Version 7 says what kind of subject was studied: an older record has ONNX models alone."""
+    return {**tree, "schema_version": 7}
+
+
 _COMPARISONS = ("comparison", "against_best")
 _STEPS: dict[object, Callable[[Tree], Tree]] = {
     1: _from_1,
@@ -78,4 +83,5 @@ _STEPS: dict[object, Callable[[Tree], Tree]] = {
     3: _from_3,
     4: _from_4,
     5: _from_5,
+    6: _from_6,
 }

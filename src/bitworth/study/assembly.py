@@ -14,7 +14,6 @@ from bitworth.study.cell_run import CellRun
 from bitworth.study.context import StudyContext
 from bitworth.study.environment import environment_facts
 from bitworth.study.request import StudyRequest
-from bitworth.study.subject_stage import subject_facts
 
 
 def study_facts(
@@ -35,7 +34,7 @@ def study_facts(
         config_sha256=sha256(canonical(tree)),
         policy=study.policy,
         timing=study.rules,
-        subject=subject_facts(study.subject, study.workspace),
+        subject=study.subject.facts(study.workspace),
         data=study.data.facts,
         environment=environment_facts(),
         cells=tuple(found),
@@ -56,7 +55,8 @@ def _not_run(cells: Sequence[CellRun], missing: str) -> tuple[NotRun, ...]:
                 lines.append(NotRun(what=what, reason=f"{variant.state}: {variant.reason}"))
     asked = {cell.config.mode for cell in cells}
     unasked = [] if "throughput" in asked else ["throughput"]
-    unasked += ["cold caches", "other input shapes"]
+    unasked += [] if "cold" in asked else ["cold caches"]
+    unasked += ["other input shapes"]
     lines.append(NotRun(what=", ".join(unasked), reason="not asked for"))
     return tuple(lines)
 
@@ -80,6 +80,7 @@ def _revisit(cells: Sequence[CellRun]) -> tuple[str, ...]:
         if cell.engine is None:
             continue
         name, info = cell.config.engine, cell.engine.info
+        base = cell.study.subject.base
         conditions.append(f"{name}.version > {info['version']}")
         conditions += [
             f"{name}.format.{condition_name(_support_key(variant.recipe))} == native"
@@ -89,7 +90,7 @@ def _revisit(cells: Sequence[CellRun]) -> tuple[str, ...]:
         conditions += [
             f"{name}.format.{variant.recipe.base} == native"
             for variant in cell.variants
-            if variant.state == "not run" and variant.recipe and variant.recipe.base != "fp32"
+            if variant.state == "not run" and variant.recipe and variant.recipe.base != base
         ]
         isa = info["details"].get("isa", "").split()
         if isa and not any(flag.endswith("vnni") for flag in isa):

@@ -11,7 +11,7 @@ from bitworth.engines.base import Arrays, EngineOptions
 from bitworth.engines.cpu import usable_cores
 from bitworth.measurement.device_lock import device_lock
 from bitworth.measurement.tail import samples_needed
-from bitworth.measurement.timing import TimedPlan, TimingTarget
+from bitworth.measurement.timing import TimedPlan
 from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe.consistency import engine_hint
 from bitworth.recipe.rules import Preference, preference
@@ -22,13 +22,14 @@ from bitworth.record.schema import CellFacts, VariantFacts
 from bitworth.record.store import canonical, sha256
 from bitworth.record.timing_facts import TimingJob
 from bitworth.record.variant_bounds import WorkFact
+from bitworth.study.cell_engine import CellEngine
 from bitworth.study.cell_stage import decided_options, probe_engine
 from bitworth.study.context import StudyContext, slug
 from bitworth.study.device_limits import device_limits
 from bitworth.study.free_win_stage import FoundFreeWins, find_free_wins, told_options
 from bitworth.study.preferences import told_preferences
 from bitworth.study.sections import CellConfig
-from bitworth.study.subject_stage import model_path
+from bitworth.study.subject_stage import Subject
 from bitworth.study.timed_input import batch_samples, timed_input
 from bitworth.study.timing_stage import (
     JobPlan,
@@ -37,7 +38,7 @@ from bitworth.study.timing_stage import (
     run_job,
     split_jobs,
 )
-from bitworth.study.variant_run import CellEngine, run_plain, run_variant
+from bitworth.study.variant_run import run_plain, run_variant
 from bitworth.study.variants import group_sites
 
 
@@ -81,14 +82,14 @@ class CellRun:
             found = find_free_wins(self.study, given, self.config, self.quantile, budget_s)
             self.engine = replace(given, options=found.options)
             self.free_wins = found
-        fair = model_path(self.study.workspace, "fair")
+        fair = self.study.subject.fair_model(self.study.workspace)
         baseline = run_plain(self.study, self.engine, BASELINE, fair, judged=True)
         self.variants.append(baseline)
         if baseline.state != "measured":
             return
         win = self.study.subject.free_win
         if (win is not None and win.applied) or given.options != self.engine.options:
-            original = self.study.subject.original.path
+            original = self.study.subject.given_model(self.study.workspace)
             as_given = run_plain(self.study, given, AS_GIVEN, original, judged=False)
             told = told_options(given.options, self.config.mode)
             self.variants.append(as_given.model_copy(update={"options": told}))
@@ -111,10 +112,13 @@ class CellRun:
         # With several streams a call has a part of the threads, and no profile of its own.
         if not quantized or baseline is None or not baseline.layers or engine.options.streams > 1:
             return
+        subject = self.study.subject
+        if not isinstance(subject, Subject):
+            return  # products of a PyTorch module are not measured on their own yet
         try:
             self.limits, self.work = device_limits(
                 self.study, engine.cell, engine.engine, engine.info, engine.options,
-                engine.inputs, quantized,
+                engine.inputs, quantized, subject,
             )  # fmt: skip
         except (WorkerFailed, RunError) as failure:
             self.failures.append(("limits of the device", str(failure)))
@@ -123,12 +127,16 @@ class CellRun:
         """The cell's options; what throughput leaves to the engine is decided once for a study."""
         config = self.config
         options = EngineOptions(
-            config.threads or usable_cores(), config.optimization, dict(config.options)
+            config.threads or usable_cores(),
+            config.optimization,
+            dict(config.options),
+            mode=config.mode if config.mode in ("hot", "cold") else "host",
         )
         if config.mode != "throughput":
             return options
         left = replace(options, threads=config.threads, streams=config.streams)
-        return decided_options(self.study.workspace, self.name, config.engine, left)
+        fair = self.study.subject.fair_model(self.study.workspace)
+        return decided_options(self.study.workspace, self.name, config.engine, fair, left)
 
     @property
     def inputs(self) -> Arrays:
@@ -146,18 +154,13 @@ class CellRun:
         if self.engine is None or not timed or timed[0].name != BASELINE:
             return
         study, workspace = self.study, self.study.workspace
-        target = TimingTarget(
-            engine=self.engine.engine,
-            options=self.engine.options,
-            inputs=self.inputs,
-            log=workspace.path("logs", f"{self.engine.engine}.log"),
-        )
+        target = self.engine.target(workspace.path("logs", f"{self.engine.engine}.log"))
         plans = [self._timed_plan(v) for v in timed]
         # What an engine gives for free is what every other variant has to beat.
         free = [v.name for v in timed[1:] if self._is_free_win(v)]
         shared = [p for p in plans[1:] if p.label in free]
         others = [p for p in plans[1:] if p.label not in free]
-        with device_lock("cpu"):
+        with device_lock(self.engine.device):
             try:
                 call_ns = baseline_call_ns(workspace, self.name, target, plans[0])
             except WorkerFailed as failure:
@@ -167,6 +170,7 @@ class CellRun:
             jobs = split_jobs(
                 self.name, plans[0], shared, others, call_ns, seed,
                 streams=self.engine.options.streams, quantile=self.quantile,
+                gpu=target.gpu is not None,
             )  # fmt: skip
             total = sum(len(job.plans) - 2 for job in jobs)
             for job in jobs:
@@ -245,8 +249,9 @@ class CellRun:
 
     def _notes(self) -> tuple[str, ...]:
         win = self.study.subject.free_win
-        hint = self.engine.info["formats"]["fp32"]["reason"] if self.engine else ""
-        notes = [f"the baseline computes in fp32, {hint}"] if hint else []
+        base = self.study.subject.base
+        hint = self.engine.info["formats"][base]["reason"] if self.engine else ""
+        notes = [f"the baseline computes in {base}, {hint}"] if hint else []
         if win is not None:
             notes.append(win.text)
         if self.free_wins is not None and self.free_wins.search is not None:
@@ -281,7 +286,8 @@ class CellRun:
     def _timed_plan(self, variant: VariantFacts) -> TimedPlan:
         assert self.engine is not None
         assert variant.plan is not None
-        precision = engine_hint(variant.recipe.base) if variant.recipe is not None else "fp32"
+        base = self.study.subject.base
+        precision = engine_hint(variant.recipe.base) if variant.recipe is not None else base
         path = self.engine.plan_path(self.study, variant.name)
         own = self.given if variant.name == AS_GIVEN else None
         options = (own or self.engine.with_options(variant.options)).options

@@ -24,7 +24,6 @@ from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.record.schema import BatchCheck, OptimizationCheck
 from bitworth.study.data_stage import StudyData
 from bitworth.study.progress import Reporter
-from bitworth.study.subject_stage import model_path
 from bitworth.study.workspace import Workspace
 from bitworth.verdict import sig6, sig6_or_none
 
@@ -87,7 +86,7 @@ def probe_engine(workspace: Workspace, engine: str) -> dict[str, Any]:
 
 
 def decided_options(
-    workspace: Workspace, cell: str, engine: str, options: EngineOptions
+    workspace: Workspace, cell: str, engine: str, model: Path, options: EngineOptions
 ) -> EngineOptions:
     """``options`` with threads and streams of 0 as the engine decides for the fair baseline.
 
@@ -99,7 +98,7 @@ def decided_options(
     stored = workspace.load("streams", cell)
     if stored is None:
         with Worker(f"{engine}/decide", workspace.path("logs", f"{engine}.log")) as worker:
-            found = decided(worker, engine, model_path(workspace, "fair"), options)
+            found = decided(worker, engine, model, options)
         stored = {"threads": found.threads, "streams": found.streams}
         workspace.save(stored, "streams", cell)
     return replace(options, **stored)
@@ -171,27 +170,47 @@ def check_batch(error: float | None, samples: int, quality: Quality | None) -> B
 
 
 def compute_reference(
-    workspace: Workspace, model: Path, data: StudyData, threads: int, reporter: Reporter
+    workspace: Workspace,
+    engine: str,
+    model: Path,
+    data: StudyData,
+    options: EngineOptions,
+    reporter: Reporter,
 ) -> ArrayStore:
-    """Outputs of the model as given on all held-out samples: onnxruntime, optimization off.
+    """Outputs of the model as given on all held-out samples, in fp32 and unoptimized.
+
+    Args:
+        workspace: where they are stored.
+        engine: what runs it: onnxruntime, or torch for its own modules.
+        model: the model as given, in fp32.
+        data: the held-out samples.
+        options: of the engine, with optimization off.
+        reporter: progress.
 
     Raises:
-        WorkerFailed: onnxruntime does not run the model.
+        WorkerFailed: the engine does not run the model.
         UserError: no room on the disk.
     """
     folder = workspace.path("reference", "x").parent
     if is_stored(folder):
         return ArrayStore(folder)
     count = len(data.inputs)
-    log = workspace.path("logs", "onnxruntime.log")
-    title = "fp32 reference (onnxruntime, unoptimized)"
+    log = workspace.path("logs", f"{engine}.log")
+    title = f"fp32 reference ({engine}, unoptimized)"
     with Worker("reference", log) as worker, reporter.stage(title, count) as advance:
-        run = unoptimized(worker, model, workspace.path("plans", "reference.onnx"), threads)
+        plan = workspace.path("plans", "reference.onnx")
+        run = unoptimized(worker, engine, model, plan, options)
         return store_arrays((run(i) for i, _ in data.holdout()), count, folder, advance)
 
 
 def check_optimization(
-    workspace: Workspace, lowered: Path, key: str, threads: int, quality: Quality, judge: Judge
+    workspace: Workspace,
+    engine: str,
+    lowered: Path,
+    key: str,
+    options: EngineOptions,
+    quality: Quality,
+    judge: Judge,
 ) -> OptimizationCheck:
     """Compare a plan's error with that of the same graph run unoptimized, on the first samples.
 
@@ -199,21 +218,22 @@ def check_optimization(
 
     Args:
         workspace: finished stages.
+        engine: what runs it unoptimized.
         lowered: the graph that the plan was built from.
         key: its hash; engines that share a graph share its unoptimized error.
-        threads: threads to run with.
+        options: of that engine, with optimization off.
         quality: of the plan, with the error over its first ``CHECK_SAMPLES`` samples.
         judge: the held-out samples and their reference.
 
-    Where onnxruntime does not run the graph there is no limit to compare with.
+    Where that engine does not run the graph there is no limit to compare with.
     """
     stored = workspace.load("unoptimized", key)
     if stored is None:
         error = None
-        with Worker("unoptimized", workspace.path("logs", "onnxruntime.log")) as worker:
+        with Worker("unoptimized", workspace.path("logs", f"{engine}.log")) as worker:
             try:
                 plan = workspace.path("plans", "unoptimized.onnx")
-                run = unoptimized(worker, lowered, plan, threads)
+                run = unoptimized(worker, engine, lowered, plan, options)
                 samples = islice(judge.data.holdout(), CHECK_SAMPLES)
                 error = evaluate(run, samples, judge.reference, {}, None, lambda _: None).rel_l2
             except WorkerFailed:

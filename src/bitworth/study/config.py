@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from bitworth.errors import UserError
-from bitworth.study.sections import CellConfig, StudyConfig, SubjectConfig
+from bitworth.study.sections import CellConfig, StudyConfig, SubjectConfig, VariantConfig
 from bitworth.study.variant_checks import check_free_win, check_variant, expanded
 
 
@@ -38,6 +38,7 @@ def check(tree: dict[str, Any], path: Path) -> StudyConfig:
     except ValidationError as error:
         raise UserError(f"{path}: {_first(error)}") from None
     config = config.model_copy(update={"variant": expanded(config.variant)})
+    _check_subject(config, path)
     groups = {g.name for g in config.group} | {"all"}
     for variant in config.variant:
         check_variant(variant, groups, path)
@@ -82,6 +83,7 @@ def subject_path(config: SubjectConfig, folder: Path) -> Path:
     Raises:
         UserError: the package is not installed.
     """
+    assert config.onnx is not None
     if config.package is None:
         return folder / config.onnx
     spec = importlib.util.find_spec(config.package)
@@ -92,12 +94,66 @@ def subject_path(config: SubjectConfig, folder: Path) -> Path:
     return Path(spec.submodule_search_locations[0]) / config.onnx
 
 
+#: Keys of a variant that a PyTorch module's lowering does not read.
+_OF_ONNX = ("smooth_quant", "smooth_insert", "equalize", "keep_fp32", "shared", "residual", "path")
+
+
+def _check_subject(config: StudyConfig, path: Path) -> None:
+    """One kind of subject, on the engines that run it, with keys that mean something for it."""
+    subject = config.subject
+    if (subject.onnx is None) == (subject.torch is None):
+        raise UserError(
+            f"{path}: subject: give either onnx, a model file, or torch, a function that makes a "
+            "module"
+        )
+    runs = "torch" if subject.torch is not None else "onnx"
+    for number, cell in enumerate(config.cell, start=1):
+        if (cell.engine == "torch") != (runs == "torch"):
+            raise UserError(
+                f"{path}: cell {number} ({cell.engine}): the subject is {_KINDS[runs]}; "
+                + (
+                    'use engine = "torch", or study what bitworth onnx makes of it'
+                    if runs == "torch"
+                    else 'engine = "torch" runs subject.torch = "package.module:factory"'
+                )
+            )
+    if runs == "onnx":
+        if subject.base != "fp32":
+            raise UserError(
+                f"{path}: subject.base is for a PyTorch module; an ONNX graph computes in its own "
+                "types"
+            )
+        return
+    fields = VariantConfig.model_fields
+    for variant in config.variant:
+        for key in _OF_ONNX:
+            if getattr(variant, key) != fields[key].default:
+                raise UserError(
+                    f"{path}: variant '{variant.name}': {key} is for ONNX subjects; leave it out"
+                )
+        if variant.base != "fp32" and variant.base != subject.base:
+            raise UserError(
+                f"{path}: variant '{variant.name}': its base is that of the baseline, "
+                f"{subject.base}; set subject.base instead"
+            )
+
+
+_KINDS = {"onnx": "an ONNX model", "torch": "a PyTorch module"}
+
+
 def _check_cell(cell: CellConfig, where: str) -> None:
     """A key that the cell does not read would be a measurement that was not asked for."""
     if cell.optimization != "all" and cell.engine != "onnxruntime":
         raise UserError(
             f"{where}: optimization is for onnxruntime, the only engine with levels; leave it out"
         )
+    if cell.mode in ("hot", "cold") and cell.engine not in ("torch", "mock"):
+        raise UserError(
+            f'{where}: mode = "{cell.mode}" is the time that a GPU takes itself, and {cell.engine} '
+            'runs on the CPU here; use mode = "host"'
+        )
+    if cell.mode == "throughput" and cell.engine == "torch":
+        raise UserError(f'{where}: mode = "throughput" is for engines on a CPU; use "host"')
     for key, mode in (("streams", "throughput"), ("quantile", "tail")):
         if getattr(cell, key) != CellConfig.model_fields[key].default and cell.mode != mode:
             raise UserError(

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bitworth.calibration.statistics import RangeStatistics
 from bitworth.measurement.quality import MetricSpec
@@ -14,9 +15,12 @@ from bitworth.study.cell_stage import Judge
 from bitworth.study.data_stage import StudyData
 from bitworth.study.progress import Reporter
 from bitworth.study.sections import StudyConfig
-from bitworth.study.subject_stage import Subject
+from bitworth.study.subjects import StudiedSubject
 from bitworth.study.workspace import Workspace
 from bitworth.verdict import Policy, TimingRules
+
+if TYPE_CHECKING:
+    from bitworth.study.lowered import Lowering
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class StudyContext:
         workspace: finished stages.
         reporter: progress.
         subject: the prepared model and its sites.
+        lowering: lowers its variants.
         data: both splits.
         statistics: ranges of the observed values; empty when nothing is calibrated.
         judge: reference, metrics and held-out data.
@@ -40,7 +45,8 @@ class StudyContext:
     folder: Path
     workspace: Workspace
     reporter: Reporter
-    subject: Subject
+    subject: StudiedSubject
+    lowering: Lowering
     data: StudyData
     statistics: Mapping[str, RangeStatistics]
     judge: Judge

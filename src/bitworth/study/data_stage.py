@@ -72,8 +72,8 @@ def open_data(
             splits.
     """
     random = max(RANDOM_SAMPLES, at_least)
-    calibration = _dataset(config, folder, specs, "calibration", random) if calibrated else None
-    holdout = _dataset(config, folder, specs, "holdout", random)
+    calibration = dataset(config, folder, specs, "calibration", random) if calibrated else None
+    holdout = dataset(config, folder, specs, "holdout", random)
     split = workspace.load("data", "splits")
     stored = workspace.path("data", "holdout", "x").parent
     seen = _hash_all(calibration, "reading calibration data", reporter)
@@ -102,9 +102,14 @@ def open_data(
     return StudyData(calibration, ArrayStore(stored), tuple(split["targets"]), facts)
 
 
-def _dataset(
+def dataset(
     config: DataConfig, folder: Path, specs: tuple[InputSpec, ...], which: str, random: int
 ) -> Dataset:
+    """One split: ``calibration`` or ``holdout``; ``random`` samples where inputs are random.
+
+    Raises:
+        UserError: no data given, or data that cannot be read.
+    """
     if config.random_inputs:
         # Calibration and held-out samples of different seeds: random data judges nothing anyway.
         seed = 2 * config.seed + (which == "holdout")

@@ -11,6 +11,7 @@ from bitworth.record.variant_bounds import WorkFact
 from bitworth.study.context import StudyContext
 from bitworth.study.roofline_cache import device_rates
 from bitworth.study.site_shapes import products_of, shapes_at, work_at
+from bitworth.study.subject_stage import Subject
 
 Limits = tuple[DeviceProfile, dict[str, WorkFact]]
 
@@ -23,6 +24,7 @@ def device_limits(
     options: EngineOptions,
     inputs: Arrays,
     sites: Collection[str],
+    subject: Subject,
 ) -> Limits:
     """Rates of the device at the shapes of ``sites``, and the work of every site.
 
@@ -32,8 +34,8 @@ def device_limits(
     """
     stored = study.workspace.load("limits", cell)
     if stored is None:
-        shapes = shapes_at(study.subject.fair.model, inputs)
-        work = work_at(study.subject.every_site, shapes)
+        shapes = shapes_at(subject.fair.model, inputs)
+        work = work_at(subject.every_site, shapes)
         limits = device_rates(
             study.workspace, engine, info, options, products_of(work, sites), study.reporter
         )

@@ -8,6 +8,7 @@ import platform
 
 from bitworth import __version__
 from bitworth.engines.cpu import cpu_model
+from bitworth.measurement.nvml import gpu_name
 from bitworth.record.schema import EnvironmentFacts
 from bitworth.study.context import slug
 
@@ -21,7 +22,12 @@ LIBRARIES = (
     "onnxscript",
     "openvino",
     "pillow",
+    "safetensors",
     "scipy",
+    "torch",
+    "torchao",
+    "triton",
+    "diffusers",
 )
 
 
@@ -44,6 +50,11 @@ def environment_facts() -> EnvironmentFacts:
     )
 
 
-def machine_name() -> str:
-    """A folder name for this kind of machine: its CPU and its number of cores."""
-    return f"{slug(cpu_model())}-{os.cpu_count() or 1}-cores"
+def machine_name(gpu: bool = False) -> str:
+    """A folder name for this kind of machine: its GPU, or its CPU and its number of cores.
+
+    Args:
+        gpu: whether the study runs on the machine's GPU, where there is one.
+    """
+    name = gpu_name() if gpu else ""
+    return slug(name) if name else f"{slug(cpu_model())}-{os.cpu_count() or 1}-cores"

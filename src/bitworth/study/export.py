@@ -60,9 +60,15 @@ def export_variant(record: Record, variant: VariantFacts, model: Path | None, ou
         output: file to write.
 
     Raises:
-        UserError: the original is not at hand or not the one that was studied, the variant has no
-            graph of its own, or the result is not bit-equal to what was studied.
+        UserError: the subject is no ONNX model, the original is not at hand or not the one that
+            was studied, the variant has no graph of its own, or the result is not bit-equal to
+            what was studied.
     """
+    if record.facts.subject.kind == "torch":
+        raise UserError(
+            f"variant '{variant.name}' is of a PyTorch module and has no ONNX graph; bitworth onnx "
+            "exports the module itself"
+        )
     if variant.source == "file":
         raise UserError(f"variant '{variant.name}' is the file {variant.file}; copy that file")
     hinted = variant.recipe is not None and engine_hint(variant.recipe.base) != "fp32"

@@ -25,19 +25,18 @@ from bitworth.errors import UserError
 from bitworth.measurement.batch import batch_error, batched
 from bitworth.measurement.device_lock import device_lock
 from bitworth.measurement.plans import build_plan, load_plan, runner
-from bitworth.measurement.timing import TimedPlan, TimingTarget
+from bitworth.measurement.timing import TimedPlan
 from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.record.free_win_facts import FreeWinSearch, FreeWinTry
-from bitworth.record.free_win_verdicts import is_same, judge_free_wins, worth_joining
+from bitworth.record.free_win_verdicts import SAME_RESULT, is_same, judge_free_wins, worth_joining
 from bitworth.record.names import AS_GIVEN, BASELINE
 from bitworth.record.timing_facts import TimingJob
+from bitworth.study.cell_engine import CellEngine
 from bitworth.study.cell_stage import BATCH_SLACK
 from bitworth.study.context import StudyContext, file_key
 from bitworth.study.sections import CellConfig
-from bitworth.study.subject_stage import model_path
 from bitworth.study.timed_input import batch_samples, check_batch_size
 from bitworth.study.timing_stage import baseline_call_ns, run_job, split_jobs
-from bitworth.study.variant_run import CellEngine
 from bitworth.verdict import sig6_or_none
 
 #: Share of a cell's time for timing that the search may take.
@@ -125,13 +124,17 @@ def _judged(
     quantile: float | None,
 ) -> FoundFreeWins:
     """What joins the baseline, by the verdicts on what was timed."""
-    search = FreeWinSearch(given=told_options(engine.options, config.mode), tries=built)
+    search = FreeWinSearch(
+        given=told_options(engine.options, config.mode),
+        tries=built,
+        same_result=_same_result(study, engine),
+    )
     verdicts = judge_free_wins(search, jobs, study.rules, quantile)
     changes = {t.name: t.change for t in tries if t.change is not None}
     chosen = compatible(
         tuple(changes[name] for name in worth_joining(search, verdicts) if name in changes)
     )
-    chosen = _together(study, engine, chosen)
+    chosen = _together(study, engine, chosen, search.same_result)
     names = {change.name for change in chosen}
     marked = tuple(one.model_copy(update={"applied": one.name in names}) for one in search.tries)
     return FoundFreeWins(
@@ -140,14 +143,14 @@ def _judged(
 
 
 def _together(
-    study: StudyContext, engine: CellEngine, best_first: tuple[OptionChange, ...]
+    study: StudyContext, engine: CellEngine, best_first: tuple[OptionChange, ...], limit: float
 ) -> tuple[OptionChange, ...]:
     """The changes that build together and still give the baseline's result; the weakest go first.
 
     Each was tried alone, and two may not go together: onnxruntime wants as many affinities as it
     has threads.
     """
-    fair = model_path(study.workspace, "fair")
+    fair = study.subject.fair_model(study.workspace)
     log = study.workspace.path("logs", f"{engine.engine}.log")
     samples = [study.data.inputs[i] for i in range(min(SAMPLES, len(study.data.inputs)))]
     for count in range(len(best_first), 1, -1):
@@ -162,7 +165,7 @@ def _together(
                     outputs.append([dict(runner(worker)(sample)) for sample in samples])
         except WorkerFailed:
             continue
-        if is_same(_change(outputs[0], outputs[1])):
+        if is_same(_change(outputs[0], outputs[1]), limit):
             return best_first[:count]
     return best_first[:1]
 
@@ -195,7 +198,7 @@ def told_options(options: EngineOptions, mode: str) -> dict[str, str]:
 
 
 def _tries(study: StudyContext, engine: CellEngine, config: CellConfig) -> Iterator[_Try]:
-    fair = model_path(study.workspace, "fair")
+    fair = study.subject.fair_model(study.workspace)
     changes = [
         OptionChange(c.name, c.threads, c.optimization, c.options)
         for c in study.config.free_win
@@ -203,7 +206,7 @@ def _tries(study: StudyContext, engine: CellEngine, config: CellConfig) -> Itera
     ]
     known = {change.name for change in changes}
     if study.config.free_wins.standard:
-        found = standard_changes(engine.engine, engine.options)
+        found = standard_changes(engine.engine, engine.options, gpu=engine.device != "cpu")
         changes += [
             c
             for c in found
@@ -216,9 +219,9 @@ def _tries(study: StudyContext, engine: CellEngine, config: CellConfig) -> Itera
         batch = STANDARD_BATCH.get(engine.engine, 0) if study.config.free_wins.standard else 0
     # What a study has anyway is timed beside what it asked for, not for its own sake.
     if changes or batch > 1:
-        yield _Try(AS_GIVEN, "undone", study.subject.original.path, engine.options)
+        yield _Try(AS_GIVEN, "undone", study.subject.given_model(study.workspace), engine.options)
         if win is not None and win.applied and study.subject.denormal_share >= MANY_DENORMALS:
-            given = model_path(study.workspace, "as_given")
+            given = study.subject.denormal_model(study.workspace)
             yield _Try(WITH_DENORMALS, "undone", given, engine.options)
     for change in changes:
         yield _Try(change.name, "options", fair, change.on(engine.options), change)
@@ -239,7 +242,7 @@ def _built(study: StudyContext, engine: CellEngine, tries: list[_Try]) -> tuple[
         if all(_plan(study, engine, name).exists() for name in [BASELINE, *names]):
             return found
     log = workspace.path("logs", f"{engine.engine}.log")
-    fair = _Try(BASELINE, "options", model_path(workspace, "fair"), engine.options)
+    fair = _Try(BASELINE, "options", study.subject.fair_model(workspace), engine.options)
     with (
         Worker(BASELINE, log) as base,
         study.reporter.stage(f"{engine.engine}: building free wins", len(tries) + 1) as advance,
@@ -253,8 +256,27 @@ def _built(study: StudyContext, engine: CellEngine, tries: list[_Try]) -> tuple[
         for done, one in enumerate(tries, start=2):
             found = (*found, _compared(study, engine, one, before))
             advance(done)
+        workspace.save(_error(study, before), "free-wins", f"{engine.cell}-error")
     workspace.save([one.model_dump(mode="json") for one in found], "free-wins", engine.cell)
     return found
+
+
+def _error(study: StudyContext, before: Sequence[Arrays]) -> float:
+    """The baseline's own error against the reference, largest over samples and outputs."""
+    reference = study.judge.reference
+    found = _change([reference[i] for i in range(len(before))], before)
+    return 0.0 if found is None else found
+
+
+def _same_result(study: StudyContext, engine: CellEngine) -> float:
+    """Largest change of an output that is the same result.
+
+    In 16 bits sums in another order differ by about as much as they differ from the truth: what
+    stays within the baseline's own error cannot be told from it.
+    """
+    if study.subject.base == "fp32":
+        return SAME_RESULT
+    return max(SAME_RESULT, float(study.workspace.load("free-wins", f"{engine.cell}-error") or 0.0))
 
 
 def _compared(
@@ -274,7 +296,7 @@ def _compared(
     inputs = study.data.inputs
     try:
         if one.batch:
-            check_batch_size(one.name, len(one.batch), inputs, study.subject.fair.inputs)
+            check_batch_size(one.name, len(one.batch), inputs, study.subject.inputs)
         with Worker(one.name, log) as worker:
             sha = _build(worker, study, engine, one)
             if one.batch:
@@ -307,8 +329,9 @@ def _build(worker: Worker, study: StudyContext, engine: CellEngine, one: _Try) -
     """Build, save and load the try's plan; its hash."""
     plan = _plan(study, engine, one.name)
     name = engine.engine
-    built = build_plan(worker, name, one.model, one.name, "fp32", one.options, plan)
-    load_plan(worker, name, plan, "fp32", one.options)
+    base = study.subject.base
+    built = build_plan(worker, name, one.model, one.name, base, one.options, plan)
+    load_plan(worker, name, plan, base, one.options)
     return str(built["sha256"])
 
 
@@ -321,7 +344,8 @@ def _timed_plans(
 ) -> list[TimedPlan]:
     """The baseline, and every try that has a plan."""
     sha = study.workspace.load("free-wins", f"{engine.cell}-baseline")
-    plans = [TimedPlan(BASELINE, _plan(study, engine, BASELINE), "fp32", str(sha))]
+    base = study.subject.base
+    plans = [TimedPlan(BASELINE, _plan(study, engine, BASELINE), base, str(sha))]
     for one, facts in zip(tries, built, strict=True):
         if facts.plan_sha256 is None:
             continue
@@ -330,7 +354,7 @@ def _timed_plans(
             TimedPlan(
                 one.name,
                 _plan(study, engine, one.name),
-                "fp32",
+                base,
                 facts.plan_sha256,
                 one.options,
                 batched(samples) if samples else None,
@@ -349,13 +373,14 @@ def _time(
 ) -> tuple[TimingJob, ...]:
     workspace = study.workspace
     log = workspace.path("logs", f"{engine.engine}.log")
-    target = TimingTarget(engine.engine, engine.options, engine.inputs, log)
+    target = engine.target(log)
     name = f"{engine.cell}-free-wins"
-    with device_lock("cpu"):
+    with device_lock(engine.device):
         call_ns = baseline_call_ns(workspace, name, target, plans[0])
         jobs = split_jobs(
             name, plans[0], (), plans[1:], call_ns, study.config.timing.seed,
             streams=engine.options.streams, quantile=quantile, rounds=ROUNDS,
+            gpu=target.gpu is not None,
         )  # fmt: skip
         total = sum(len(job.plans) - 2 for job in jobs)
         done = []

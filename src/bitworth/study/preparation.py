@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bitworth.calibration import Calibration, cache, observe
+from bitworth.engines.base import EngineOptions
 from bitworth.engines.cpu import usable_cores
 from bitworth.errors import UserError
+from bitworth.measurement.array_store import ArrayStore
 from bitworth.measurement.metric_file import load_metric
 from bitworth.measurement.quality import MetricSpec, Score
 from bitworth.measurement.workers import WorkerFailed
@@ -18,18 +21,26 @@ from bitworth.study.calibration_plan import CalibrationPlan, calibration_plan, i
 from bitworth.study.cell_stage import Judge, compute_reference
 from bitworth.study.context import StudyContext, policy_of, timing_rules
 from bitworth.study.data_stage import StudyData, open_data
+from bitworth.study.lowered import Lowering
+from bitworth.study.onnx_variant import OnnxLowering
+from bitworth.study.originals import Original, TorchModel
 from bitworth.study.progress import Reporter
 from bitworth.study.request import StudyRequest
 from bitworth.study.sections import StudyConfig
 from bitworth.study.subject_stage import Subject, prepare_subject
+from bitworth.study.subjects import StudiedSubject
 from bitworth.study.timed_input import check_batches
+from bitworth.study.torch_inputs import module_inputs
+from bitworth.study.torch_subject import calibrate_module, prepare_module
+from bitworth.study.torch_subject import is_calibrated as is_module_calibrated
+from bitworth.study.torch_variant import TorchLowering
 from bitworth.study.variants import group_sites
 from bitworth.study.workspace import Workspace
-from bitworth.subject.onnx_model import OnnxModel, load
+from bitworth.subject.onnx_model import InputSpec, OnnxModel, load
 
 
 def prepare_study(
-    request: StudyRequest, original: OnnxModel, workspace: Workspace, reporter: Reporter
+    request: StudyRequest, original: Original, workspace: Workspace, reporter: Reporter
 ) -> StudyContext:
     """Read, check, calibrate and compute the reference.
 
@@ -40,17 +51,59 @@ def prepare_study(
     if workspace.resumed:
         reporter.say(f"resuming the study of {config.subject.name}")
     # A metric that cannot be imported is told before minutes of work, not after them.
+    metadata = original.metadata if isinstance(original, OnnxModel) else {}
+    metrics, score = _metric(request, metadata)
+    if isinstance(original, OnnxModel):
+        made = _prepare_onnx(request, original, workspace, reporter)
+    else:
+        made = _prepare_torch(request, original, workspace, reporter)
+    return StudyContext(
+        config=config,
+        folder=request.folder,
+        workspace=workspace,
+        reporter=reporter,
+        subject=made.subject,
+        lowering=made.lowering,
+        data=replace(made.data, facts=_with_warnings(made.data, made.calibration, reporter)),
+        statistics=made.calibration.statistics if made.calibration else {},
+        judge=Judge(made.data, made.reference, metrics, score),
+        rules=timing_rules(config),
+        policy=policy_of(config),
+    )
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """What each kind of subject is prepared to."""
+
+    subject: StudiedSubject
+    lowering: Lowering
+    data: StudyData
+    calibration: Calibration | None
+    reference: ArrayStore
+
+
+def _metric(
+    request: StudyRequest, metadata: Mapping[str, str]
+) -> tuple[dict[str, MetricSpec], Score | None]:
+    config = request.config
     metrics: dict[str, MetricSpec] = {}
     score: Score | None = None
     if config.quality.metric is not None and not config.data.random_inputs:
-        path = request.folder / config.quality.metric
-        metrics, score = load_metric(path, original.metadata)
+        metrics, score = load_metric(request.folder / config.quality.metric, metadata)
     if config.policy.max_loss and config.data.random_inputs:
         raise UserError("policy.max_loss: random inputs have no quality; give data or leave it out")
     for name in config.policy.max_loss:
         if name not in metrics:
             known = ", ".join(metrics) or "none"
             raise UserError(f"policy.max_loss: no metric '{name}'; the study's metrics: {known}")
+    return metrics, score
+
+
+def _prepare_onnx(
+    request: StudyRequest, original: OnnxModel, workspace: Workspace, reporter: Reporter
+) -> _Prepared:
+    config = request.config
     calibrated = is_calibrated(config)
     if original.has_qdq:
         raise UserError(
@@ -58,44 +111,76 @@ def prepare_study(
             "give its float original, and this file as a candidate: bitworth compare"
         )
     _check_candidates(config, request.folder, original)
-    data = open_data(
-        config.data,
-        request.folder,
-        original.inputs,
-        calibrated,
-        workspace,
-        reporter,
-        at_least=max(cell.batch or 1 for cell in config.cell),
-    )
-    check_batches(config.cell, data.inputs, original.inputs)
+    data = _data(request, original.inputs, calibrated, workspace, reporter)
     try:
         subject = prepare_subject(config, original, data.inputs[0], workspace)
         if _is_quantized(config) and not subject.sites:
             raise UserError(f"{original.path}: has no Conv, Gemm or MatMul with a constant weight")
-        # A group that matches nothing is told now, not after minutes; times come with a profile.
-        timeless = [g for g in config.group if g.top_share is None]
-        names = [g.name for g in timeless]
-        group_sites(timeless, names, subject.sites, {}, subject.attention)
+        _check_groups(config, subject)
         plan = calibration_plan(config, subject)
         calibration = _calibrate(subject, plan, data, workspace, reporter) if calibrated else None
-        reference = compute_reference(workspace, original.path, data, usable_cores(), reporter)
+        options = EngineOptions(threads=usable_cores(), optimization="none")
+        reference = compute_reference(
+            workspace, subject.reference_engine, original.path, data, options, reporter
+        )
     except WorkerFailed as failure:
         raise UserError(
             f"{original.path}: does not run in onnxruntime, which computes the reference "
             f"({failure})"
         ) from None
-    return StudyContext(
-        config=config,
-        folder=request.folder,
-        workspace=workspace,
-        reporter=reporter,
-        subject=subject,
-        data=replace(data, facts=_with_warnings(data, calibration, reporter)),
-        statistics=calibration.statistics if calibration else {},
-        judge=Judge(data, reference, metrics, score),
-        rules=timing_rules(config),
-        policy=policy_of(config),
+    return _Prepared(subject, OnnxLowering(subject), data, calibration, reference)
+
+
+def _prepare_torch(
+    request: StudyRequest, original: TorchModel, workspace: Workspace, reporter: Reporter
+) -> _Prepared:
+    config = request.config
+    calibrated = is_module_calibrated(config)
+    data = _data(
+        request, module_inputs(config.data, request.folder), calibrated, workspace, reporter
     )
+    subject = prepare_module(config, original.process, data, workspace)
+    if _is_quantized(config) and not subject.sites:
+        raise UserError(f"subject.torch: {subject.source}: no Linear or convolution ran")
+    _check_groups(config, subject)
+    calibration = (
+        calibrate_module(config, subject, data, workspace, reporter) if calibrated else None
+    )
+    options = EngineOptions(threads=usable_cores(), optimization="none")
+    try:
+        reference = compute_reference(
+            workspace, subject.reference_engine, subject.reference_model(workspace), data, options,
+            reporter,
+        )  # fmt: skip
+    except WorkerFailed as failure:
+        raise UserError(
+            f"subject.torch: {subject.source}: does not run in fp32, which is the reference "
+            f"({failure})"
+        ) from None
+    return _Prepared(subject, TorchLowering(subject), data, calibration, reference)
+
+
+def _data(
+    request: StudyRequest,
+    inputs: tuple[InputSpec, ...],
+    calibrated: bool,
+    workspace: Workspace,
+    reporter: Reporter,
+) -> StudyData:
+    config = request.config
+    at_least = max(cell.batch or 1 for cell in config.cell)
+    data = open_data(
+        config.data, request.folder, inputs, calibrated, workspace, reporter, at_least=at_least
+    )
+    check_batches(config.cell, data.inputs, inputs)
+    return data
+
+
+def _check_groups(config: StudyConfig, subject: StudiedSubject) -> None:
+    """A group that matches nothing is told now, not after minutes; times come with a profile."""
+    timeless = [g for g in config.group if g.top_share is None]
+    names = [g.name for g in timeless]
+    group_sites(timeless, names, subject.sites, {}, subject.attention)
 
 
 def _check_candidates(config: StudyConfig, folder: Path, original: OnnxModel) -> None:

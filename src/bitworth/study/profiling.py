@@ -9,7 +9,7 @@ from bitworth.measurement.plans import TIMEOUT_S
 from bitworth.measurement.profile import MappedLayer, map_layers, profile_fault
 from bitworth.measurement.workers import Worker, WorkerFailed
 from bitworth.record.profile_facts import LayerFact, ProfileFacts
-from bitworth.study.subject_stage import Subject
+from bitworth.study.subjects import StudiedSubject
 from bitworth.study.workspace import Workspace
 from bitworth.verdict import sig6
 
@@ -19,7 +19,7 @@ FEWEST_CALLS, MOST_CALLS = 5, 40
 
 
 def profile_loaded(
-    worker: Worker, workspace: Workspace, plan_sha256: str, inputs: Arrays, subject: Subject
+    worker: Worker, workspace: Workspace, plan_sha256: str, inputs: Arrays, subject: StudiedSubject
 ) -> ProfileFacts:
     """Layer times of the plan that is loaded in ``worker``, mapped to sites, and beside them the
     time of plain calls.

@@ -8,7 +8,9 @@ from pathlib import Path
 from bitworth.errors import UserError
 from bitworth.record.schema import Record
 from bitworth.study.config import check, subject_path
+from bitworth.study.originals import opened
 from bitworth.study.request import StudyRequest
+from bitworth.study.sections import SubjectConfig
 from bitworth.subject.onnx_model import load
 
 
@@ -30,6 +32,9 @@ def rerun_request(
     """
     config = check(dict(record.facts.config), path)
     where = _folder(record.facts.command) if folder is None else folder
+    if config.subject.torch is not None:
+        _check_module(config.subject, where, record.facts.subject.sha256, other_model)
+        return StudyRequest(config, where, output, record.facts.command)
     model = subject_path(config.subject, where)
     if not model.is_file():
         raise UserError(
@@ -42,6 +47,16 @@ def rerun_request(
             "studies it all the same"
         )
     return StudyRequest(config, where, output, record.facts.command)
+
+
+def _check_module(subject: SubjectConfig, folder: Path, studied: str, other_model: bool) -> None:
+    """Raise UserError where the factory makes another module than was studied."""
+    with opened(subject, folder) as original:
+        if not other_model and original.identity_sha256 != studied:
+            raise UserError(
+                f"{subject.torch}: makes another module than was studied (its hash differs); "
+                "--other-model studies it all the same"
+            )
 
 
 def _folder(command: str) -> Path:

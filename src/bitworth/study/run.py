@@ -17,15 +17,15 @@ from bitworth.record.schema import Facts, Record
 from bitworth.record.store import canonical, read_record, remove_record, sha256, write_record
 from bitworth.study.assembly import study_facts
 from bitworth.study.cell_run import CellRun, cell_names
-from bitworth.study.config import subject_path, with_until_settled
+from bitworth.study.config import with_until_settled
 from bitworth.study.context import StudyContext
 from bitworth.study.environment import environment_facts, machine_name
+from bitworth.study.originals import Original, TorchModel, opened
 from bitworth.study.outputs import PARTIAL, OutputPaths, output_paths, write_outputs
 from bitworth.study.preparation import prepare_study
 from bitworth.study.progress import Reporter
 from bitworth.study.request import StudyRequest
 from bitworth.study.workspace import Workspace
-from bitworth.subject.onnx_model import OnnxModel, load
 
 
 class Interrupted(Exception):
@@ -49,9 +49,16 @@ def run_study(request: StudyRequest, reporter: Reporter) -> tuple[Record, Output
         UserError: a mistake in the study, its data or its metric; a full disk.
         Interrupted: Ctrl-C or SIGTERM; a partial record is written.
     """
-    subject = request.config.subject
-    original = load(subject_path(subject, request.folder))
-    folder = request.output / file_folder(subject.name) / machine_name()
+    with opened(request.config.subject, request.folder) as original:
+        return _run(request, original, reporter)
+
+
+def _run(
+    request: StudyRequest, original: Original, reporter: Reporter
+) -> tuple[Record, OutputPaths]:
+    folder = (
+        request.output / file_folder(request.config.subject.name) / machine_name(_on_gpu(request))
+    )
     key = _study_key(request, original)
     workspace = Workspace(request.output / ".bitworth" / key[:16])
     with workspace.locked(), _sigterm_as_interrupt():
@@ -69,6 +76,8 @@ def run_study(request: StudyRequest, reporter: Reporter) -> tuple[Record, Output
             for cell, name in zip(config.cell, cell_names(config.cell), strict=True):
                 cells.append(CellRun(study, cell, name))
                 _prepare_cell(cells[-1], budget_s / len(config.cell))
+            if isinstance(original, TorchModel):
+                original.process.close()  # everything is lowered, and it holds memory
             _time_cells(cells, budget_s - sum(cell.search_s for cell in cells))
         except KeyboardInterrupt:
             advice = "run the same command again to resume"
@@ -85,6 +94,12 @@ def run_study(request: StudyRequest, reporter: Reporter) -> tuple[Record, Output
         remove_record(partial)
         workspace.remove()
     return record, paths
+
+
+def _on_gpu(request: StudyRequest) -> bool:
+    """Whether a cell runs on the machine's GPU, where it has one."""
+    cells = request.config.cell
+    return any(c.engine == "torch" and c.options.get("device") != "cpu" for c in cells)
 
 
 def file_folder(name: str) -> str:
@@ -119,7 +134,7 @@ def _sessions_of(partial: Path) -> int:
     return _sessions(read_record(partial).facts) if partial.exists() else 0
 
 
-def _study_key(request: StudyRequest, original: OnnxModel) -> str:
+def _study_key(request: StudyRequest, original: Original) -> str:
     """What a finished stage depends on; a study that differs in any of it starts anew."""
     files: dict[str, Any] = {}
     config = request.config

@@ -15,7 +15,7 @@ from bitworth.study.preparation import prepare_study
 from bitworth.study.progress import Reporter
 from bitworth.study.request import StudyRequest
 from bitworth.study.roofline_cache import device_rates
-from bitworth.study.screening import Screen, screen_cell
+from bitworth.study.screening import Screen, onnx_subject, screen_cell
 from bitworth.study.sections import QualityConfig, StudyConfig
 from bitworth.study.site_shapes import products_of, shapes_at, work_at
 from bitworth.study.variants import group_sites
@@ -48,6 +48,11 @@ def run_screen(
     """
     config = baseline_only(request.config)
     request = StudyRequest(config, request.folder, request.output, request.command)
+    if config.subject.torch is not None:
+        raise UserError(
+            "subject.torch: products of a PyTorch module are not measured on their own; screen "
+            "what bitworth onnx makes of it"
+        )
     original = load(subject_path(config.subject, request.folder))
     with tempfile.TemporaryDirectory(prefix="bitworth-screen-") as folder:
         workspace = Workspace(Path(folder))
@@ -75,8 +80,9 @@ def _screened(run: CellRun, reporter: Reporter, elsewhere: DeviceProfile | None)
     limits = elsewhere
     if limits is None:
         assert run.engine is not None
-        shapes = shapes_at(study.subject.fair.model, run.inputs)
-        products = products_of(work_at(study.subject.every_site, shapes))
+        subject = onnx_subject(run)
+        shapes = shapes_at(subject.fair.model, run.inputs)
+        products = products_of(work_at(subject.every_site, shapes))
         engine = run.engine
         try:
             limits = device_rates(

@@ -14,6 +14,7 @@ from bitworth.record.variant_bounds import Outlook, WorkFact, outlook
 from bitworth.study.cell_run import CellRun
 from bitworth.study.estimated_profile import estimated_profile
 from bitworth.study.site_shapes import Shapes, shapes_at, work_at
+from bitworth.study.subject_stage import Subject
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,21 @@ class Screen:
     prospects: tuple[Prospect, ...]
 
 
+def onnx_subject(cell: CellRun) -> Subject:
+    """The cell's subject.
+
+    Raises:
+        UserError: it is no ONNX model.
+    """
+    subject = cell.study.subject
+    if not isinstance(subject, Subject):
+        raise UserError(
+            "screen: products of a PyTorch module are not measured on their own; export it with "
+            "bitworth onnx, or study it: its profile bounds every variant"
+        )
+    return subject
+
+
 def _own_profile(cell: CellRun) -> ProfileFacts:
     profile = cell.variants[0].profile if cell.variants else None
     if profile is None or not profile.layers:
@@ -74,7 +90,7 @@ def _elsewhere(
     limits: DeviceProfile,
     base: str,
 ) -> ProfileFacts:
-    subject = cell.study.subject
+    subject = onnx_subject(cell)
     return estimated_profile(subject.fair.model, subject.every_site, work, shapes, limits, base)
 
 
@@ -94,7 +110,7 @@ def screen_cell(
     assert cell.engine is not None
     if not limits.products:
         raise UserError("the device profile holds no product: nothing limits any site")
-    subject = cell.study.subject
+    subject = onnx_subject(cell)
     shapes = shapes_at(subject.fair.model, cell.inputs)
     work = work_at(subject.every_site, shapes)
     here = (limits.engine, limits.device) == (cell.engine.engine, cell.engine.info["device"])

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bitworth.recipe.recipe import BasePrecision, CalibratorName
 
-EngineName = Literal["onnxruntime", "openvino", "mock"]
+EngineName = Literal["onnxruntime", "openvino", "torch", "mock"]
 
 
 class Section(BaseModel):
@@ -21,12 +21,15 @@ class SubjectConfig(Section):
     """``[subject]``: the model under study.
 
     ``onnx`` is a path relative to the study file or, with ``package``, inside that installed
-    package's folder.
+    package's folder. ``torch`` is a function that makes a module: ``package.module:factory``, or
+    ``file.py:factory`` relative to the study file.
     """
 
     name: str
-    onnx: str
+    onnx: str | None = None
     package: str | None = None
+    torch: str | None = None
+    base: BasePrecision = Field(default="fp32", description="of a PyTorch module's baseline")
 
 
 class DataConfig(Section):
@@ -44,6 +47,9 @@ class DataConfig(Section):
     seed: int = Field(default=0, ge=0)
     random_inputs: bool = False
     shapes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    dtypes: dict[str, Literal["float32", "int64", "int32", "bool"]] = Field(
+        default_factory=dict, description="of a PyTorch module's random inputs, if not float32"
+    )
 
 
 class CellConfig(Section):
@@ -53,7 +59,7 @@ class CellConfig(Section):
     threads: int = Field(default=0, ge=0, description="0: all cores of this process")
     optimization: Literal["all", "extended", "basic"] = "all"
     options: dict[str, str] = Field(default_factory=dict)
-    mode: Literal["host", "throughput", "tail"] = "host"
+    mode: Literal["host", "throughput", "tail", "hot", "cold"] = "host"
     streams: int = Field(default=0, ge=0, description="in flight at once; 0: the engine chooses")
     batch: int | None = Field(default=None, ge=1, description="samples that one call takes")
     quantile: float = Field(default=0.99, gt=0.5, le=0.999, description="what the tail compares")
@@ -92,7 +98,9 @@ class VariantConfig(Section):
     groups: tuple[str, ...] = ("all",)
     weights: Literal["per_tensor", "per_channel", "block"] | None = None
     block: int | None = Field(default=None, ge=2, description="elements that share a scale")
-    activations: Literal["per_tensor", "per_channel", "dynamic", "none"] | None = None
+    activations: (
+        Literal["per_tensor", "per_channel", "dynamic", "dynamic_per_row", "none"] | None
+    ) = None
     sign: Literal["auto", "s8", "u8", "by_range"] = "auto"
     zero_point: Literal["auto", "symmetric", "asymmetric"] = "auto"
     weight_range: Literal["auto", "full", "reduced"] = "auto"

@@ -13,7 +13,7 @@ from bitworth.record.schema import SiteFact, SubjectFacts, Tensor
 from bitworth.study.sections import StudyConfig
 from bitworth.study.workspace import Workspace
 from bitworth.subject.denormals import count_denormals, flush_denormals
-from bitworth.subject.onnx_model import OnnxModel, load
+from bitworth.subject.onnx_model import InputSpec, OnnxModel, load
 from bitworth.subject.prepare import PreparedModel, graph_sha256, prepare
 from bitworth.subject.saving import save
 from bitworth.subject.sites import SiteScan, find_sites
@@ -32,6 +32,8 @@ class Subject:
         scan: its sites.
         denormals: denormal weights.
         free_win: what became of them; None when there are none.
+        base: precision of the baseline.
+        reference_engine: what computes the reference.
     """
 
     source: str
@@ -42,6 +44,34 @@ class Subject:
     scan: SiteScan
     denormals: int
     free_win: FreeWin | None
+    base: str = "fp32"
+    reference_engine: str = "onnxruntime"
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What it takes."""
+        return self.fair.inputs
+
+    def fair_model(self, workspace: Workspace) -> Path:
+        """The prepared model with the free wins that change no result."""
+        return _model_path(workspace, "fair")
+
+    def denormal_model(self, workspace: Workspace) -> Path:
+        """The prepared model with its weights as given."""
+        return _model_path(workspace, "as_given")
+
+    def given_model(self, workspace: Workspace) -> Path:
+        """The user's own file."""
+        del workspace
+        return self.original.path
+
+    def model_sha256(self, path: Path) -> str:
+        """See ``model_sha256``."""
+        return model_sha256(path)
+
+    def facts(self, workspace: Workspace) -> SubjectFacts:
+        """The record's form of it."""
+        return _facts(self, workspace)
 
     @property
     def denormal_share(self) -> float:
@@ -131,7 +161,7 @@ def prepare_subject(
     )
 
 
-def model_path(workspace: Workspace, which: str) -> Path:
+def _model_path(workspace: Workspace, which: str) -> Path:
     """A prepared model's file: ``as_given`` or ``fair``."""
     return workspace.path("models", f"{which}.onnx")
 
@@ -141,15 +171,14 @@ def model_sha256(path: Path) -> str:
     return graph_sha256(load(path).model)
 
 
-def subject_facts(subject: Subject, workspace: Workspace) -> SubjectFacts:
-    """The record's form of a subject."""
+def _facts(subject: Subject, workspace: Workspace) -> SubjectFacts:
     return SubjectFacts(
         name=subject.name,
         source=subject.source,
         sha256=subject.original.identity_sha256,
         opset=subject.original.opset,
         prepared_opset=subject.fair.opset,
-        prepared_sha256=model_sha256(model_path(workspace, "fair")),
+        prepared_sha256=model_sha256(subject.fair_model(workspace)),
         inputs=tuple(
             Tensor(name=i.name, dtype=i.dtype, shape=i.shape or ()) for i in subject.fair.inputs
         ),
@@ -178,4 +207,5 @@ def _weight_count(prepared: PreparedModel) -> int:
 
 def _source(config: StudyConfig) -> str:
     subject = config.subject
+    assert subject.onnx is not None
     return f"{subject.package}:{subject.onnx}" if subject.package else Path(subject.onnx).name

@@ -73,6 +73,7 @@ def split_jobs(
     streams: int = 1,
     quantile: float | None = None,
     rounds: int = ROUNDS,
+    gpu: bool = False,
 ) -> tuple[JobPlan, ...]:
     """Divide a cell's variants into jobs, each with the baseline and its hidden copy.
 
@@ -86,6 +87,7 @@ def split_jobs(
         streams: inferences in flight at once.
         quantile: what is compared in the tail; None where medians are.
         rounds: of a session at least.
+        gpu: whether plans run on a GPU, whose clocks need a longer lead-in.
     """
     long_call = call_ns > LONG_CALL_NS
     room = max(1, (MAX_LABELS_LONG_CALL if long_call else MAX_LABELS) - 2 - len(shared))
@@ -97,7 +99,7 @@ def split_jobs(
     jobs = []
     for index, part in enumerate(parts):
         plans = (baseline, again, *shared, *part)
-        shape = block_shape(call_ns, singly=streams > 1)
+        shape = block_shape(call_ns, gpu=gpu, singly=streams > 1)
         minimum_rounds = ROUNDS_LONG_CALL if long_call else rounds
         if quantile is not None:
             shape, minimum_rounds = tail_shape(call_ns, quantile, len(plans), minimum_rounds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bitworth.errors import UserError
-from bitworth.recipe import PER_CHANNEL, PER_TENSOR, Calibrator, Quantize, Recipe, Site
+from bitworth.recipe import PER_CHANNEL, PER_ROW, PER_TENSOR, Calibrator, Quantize, Recipe, Site
 from bitworth.recipe.consistency import (
     INT4_BLOCK,
     natural_activations,
@@ -20,7 +20,9 @@ from bitworth.study.sections import GroupConfig, VariantConfig
 
 #: Formats that are the precision of a whole model.
 BASES = ("fp32", "bf16", "fp16")
-_SCHEMES: Mapping[str, Scheme] = {"dynamic": "dynamic", "none": "weight_only"}
+_SCHEMES: Mapping[str, Scheme] = {
+    "dynamic": "dynamic", "dynamic_per_row": "dynamic", "none": "weight_only",
+}  # fmt: skip
 
 
 def recipe_of(variant: VariantConfig, preferred: Preference | None = None) -> Recipe:
@@ -46,12 +48,15 @@ def _entry(variant: VariantConfig, group: str) -> Quantize:
     # is for the operation that reads it.
     if scheme != "static" or variant.activations == "per_channel":
         placement = "input_only" if placement == "auto" else placement
-    activations = natural_activations(variant.format)
+    told: Mapping[str | None, Granularity] = {
+        "per_channel": PER_CHANNEL, "dynamic_per_row": PER_ROW,
+    }  # fmt: skip
+    activations = told.get(variant.activations, natural_activations(variant.format))
     return Quantize(
         group=group,
         format=variant.format,
         weights=_weights(variant),
-        activations=PER_CHANNEL if variant.activations == "per_channel" else activations,
+        activations=activations,
         scheme=scheme,
         sign=variant.sign,
         zero_point=variant.zero_point,
