@@ -38,7 +38,7 @@ $(VENV)/example.stamp: pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/dev.stamp: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --editable '.[example,dev]'
+	$(BIN)/pip install --quiet --editable '.[example,torch,dev]'
 	touch $@
 
 clean:

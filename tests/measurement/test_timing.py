@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from bitworth.engines.base import EngineOptions
 from bitworth.engines.mock import ClockScript
+from bitworth.measurement import timing
 from bitworth.measurement.clocks import Interference
 from bitworth.measurement.timing import (
     BLOCK_NS,
@@ -48,9 +50,11 @@ def run(log: Path, plan_of: PlanOf, scripted: Scripted) -> Run:
         session: int = 0,
         schedule: SessionSchedule = SCHEDULE,
         on_round: Callable[[], None] | None = None,
+        gpu: int | None = None,
         **options: Any,
     ) -> SessionSamples:
-        target = TimingTarget("mock", scripted(script), {"x": np.ones(2, np.float32)}, log)
+        inputs = {"x": np.ones(2, np.float32)}
+        target = TimingTarget("mock", scripted(script), inputs, log, gpu=gpu)
         files = ("baseline", "baseline", "fast", "other")
         plans = [
             TimedPlan(label, plan_of(file), "fp32")
@@ -141,6 +145,35 @@ def test_a_failure_while_warming_up_and_one_while_loading(
     assert 1 not in lost.load_ns
     assert 1 not in lost.peak_bytes
     assert [len(block) for block in by_plan(lost, 1)] == [0, 0]
+
+
+def test_plans_of_a_gpu_are_loaded_at_once_and_fail_alone(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each compiles for seconds; one that fails while the others load takes none of them along."""
+    inside, most, lock = 0, 0, threading.Lock()
+    real = timing.load_plan
+
+    def watched(*args: Any) -> dict[str, Any]:
+        nonlocal inside, most
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        gathered.wait(timeout=30)
+        try:
+            return real(*args)
+        finally:
+            with lock:
+                inside -= 1
+
+    gathered = threading.Barrier(4)
+    monkeypatch.setattr(timing, "load_plan", watched)
+    script = ClockScript(faults={"fast": "crash_run", "other": "raise_run"})
+    found = run(script, gpu=0, clocks=None)
+    assert most == 4
+    assert set(found.failures) == {2, 3}
+    assert "SIGSEGV" in found.failures[2]
+    assert [len(block) for plan in (0, 1) for block in by_plan(found, plan)] == [5] * 8
 
 
 def test_what_was_observed_stands_beside_each_block(run: Run) -> None:

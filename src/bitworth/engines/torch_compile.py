@@ -20,9 +20,10 @@ from bitworth.lowering.torch_layers import LoweredLinear
 _PRODUCTS: Mapping[Any, str] = {torch._scaled_mm: "fp8_e4m3", torch._int_mm: "int8"}
 #: Variants of one block that dynamo may compile, for inputs of different shapes.
 RECOMPILES = 64
-#: What a cell may set, and what of Inductor's it is.
+#: What a cell may set, and what of Inductor's it is. A kernel of several forms that comes out of
+#: Inductor's cache fails to load in torch 2.11 (its lock is None), so there is none for it.
 SWITCHES: Mapping[str, Mapping[str, Any]] = {
-    "persistent_reductions": {"triton.multi_kernel": 1},
+    "persistent_reductions": {"triton.multi_kernel": 1, "force_disable_caches": True},
     "tune_pointwise": {"max_autotune_pointwise": True},
 }
 
