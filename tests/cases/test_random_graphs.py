@@ -24,7 +24,7 @@ from bitworth.lowering.onnx_qdq import lower
 from bitworth.lowering.scaling import DynamicScale, QuantizedSite, TensorScale
 from bitworth.measurement.workers import WorkerFailed
 from bitworth.recipe import FORMATS, PER_CHANNEL, PER_TENSOR, Quantize
-from bitworth.recipe.consistency import fault, support_key
+from bitworth.recipe.consistency import fault, onnx_fault, support_key
 from bitworth.recipe.granularity import PerBlock
 from bitworth.recipe.recipe import Placement, Sign, WeightRange, ZeroPoint
 from bitworth.study.cell_stage import CHECK_SLACK
@@ -69,7 +69,7 @@ def random_recipe(choose: Choose) -> Quantize:
             if choose([True, False, False]):
                 # A scale a channel is for the operation that reads it.
                 entry = replace(entry, activations=PER_CHANNEL, placement="input_only")
-        if fault(entry) is None:
+        if fault(entry) is None and onnx_fault(entry) is None:
             return entry
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from bitworth.engines.torch_runner import TorchRunner
 from bitworth.lowering.torch_layers import LoweredLinear
 from bitworth.lowering.torch_lower import write_lowered_module
 from bitworth.lowering.torch_spec import TorchSpec, read_spec
+from bitworth.study.config import check
 from bitworth.subject.torch_factory import factory_of, source_sha256
 from bitworth.subject.torch_module import scan
 from tests.torch_nets import Block, net
@@ -287,6 +290,15 @@ def test_every_option_is_documented() -> None:
     assert all(f"    {name} " in engine.__doc__ for name in OPTIONS)
 
 
+def test_the_document_shows_a_study_that_is_valid_and_every_option() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
+    (block,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    config = check(tomllib.loads(block), Path("docs/torch.md"))
+    assert config.subject.torch == "model.py:net"
+    rows = text.split("## Options")[1].split("## Plans")[0]
+    assert set(re.findall(r"^\| `(\w+)`", rows, re.MULTILINE)) == set(OPTIONS)
+
+
 @GPU
 @pytest.mark.parametrize("mode", ["host", "hot", "cold"])
 def test_a_cuda_graph_gives_what_the_module_gives(
@@ -297,6 +309,6 @@ def test_a_cuda_graph_gives_what_the_module_gives(
     assert np.allclose(outputs(runner, inputs), want, atol=1e-4)
     other = {"image": -inputs["image"]}
     assert not np.allclose(outputs(runner, other), want, atol=1e-4)
-    assert min(runner.time_block(5, 2)) > 0
+    assert min(runner.time_block(5, 1 if mode == "cold" else 2)) > 0
     layers = runner.profile(2)
     assert {o for layer in layers for o in layer.origins} >= {"blocks.0.q", "blocks.1.down"}

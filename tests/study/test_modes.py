@@ -224,6 +224,28 @@ def test_files_of_cells_do_not_share_a_name() -> None:
     assert names[2] == "mock-2t-b8"
 
 
+def test_a_cold_call_is_a_sample_of_its_own(folder: Any) -> None:
+    """Of several calls in one sample only the first would find an empty cache."""
+    write(folder, 'mode = "hot"', 'mode = "cold"', script={"base_ns": 2e4})
+    record, _ = run(folder)
+    hot, cold = record.facts.cells
+    assert (hot.mode, cold.mode) == ("hot", "cold")
+    assert {job.inner for job in hot.jobs} != {1}
+    assert {job.inner for job in cold.jobs} == {1}
+    assert any("flushed cache" in note for note in cold.notes)
+    assert not any(what.what.startswith("throughput, cold") for what in record.facts.not_run)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_the_time_of_a_gpu_is_not_for_engines_on_a_cpu(folder: Any, engine: str) -> None:
+    path = write(folder, 'mode = "hot"')
+    text = path.read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("options = { script")]
+    path.write_text("\n".join(lines).replace('engine = "mock"', f'engine = "{engine}"'))
+    with pytest.raises(UserError, match=f"{engine} runs on the CPU here"):
+        read_study_file(path)
+
+
 def mixing_model(path: Path, text: str) -> None:
     """A model whose outputs depend on the other samples of its batch."""
     random = np.random.default_rng(7)

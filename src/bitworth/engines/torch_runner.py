@@ -81,8 +81,11 @@ class TorchRunner:
         """``iterations`` samples in ns, each of ``inner`` calls.
 
         Raises:
+            ValueError: several calls a sample where each is to find an empty cache.
             EngineError: something was compiled while calls were timed.
         """
+        if self._flush is not None and inner != 1:
+            raise ValueError("a cold sample has one call")
         clock = self._host_samples if self._mode == "host" else self._device_samples
         samples = clock(iterations, inner)
         if self._compiled.graphs != self._known_graphs:

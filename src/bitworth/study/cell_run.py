@@ -41,6 +41,12 @@ from bitworth.study.timing_stage import (
 from bitworth.study.variant_run import run_plain, run_variant
 from bitworth.study.variants import group_sites
 
+#: What a time is in the modes of a GPU.
+_GPU_MODES = {
+    "hot": "a time is the GPU's own between two events around a call, calls back to back",
+    "cold": "a time is the GPU's own between two events around a call, each on a flushed cache",
+}
+
 
 @dataclass
 class CellRun:
@@ -170,7 +176,7 @@ class CellRun:
             jobs = split_jobs(
                 self.name, plans[0], shared, others, call_ns, seed,
                 streams=self.engine.options.streams, quantile=self.quantile,
-                gpu=target.gpu is not None,
+                gpu=target.gpu is not None, cold=target.options.mode == "cold",
             )  # fmt: skip
             total = sum(len(job.plans) - 2 for job in jobs)
             for job in jobs:
@@ -265,6 +271,8 @@ class CellRun:
     def _mode_notes(self) -> list[str]:
         """What a time means in this cell, where it is not that of one call on one sample."""
         notes = []
+        if self.config.mode in _GPU_MODES:
+            notes.append(_GPU_MODES[self.config.mode])
         if self.engine is not None and (streams := self.engine.options.streams) > 1:
             notes.append(
                 f"{streams} inferences are kept in flight, and a time is that in which {streams} "

@@ -380,7 +380,7 @@ def _time(
         jobs = split_jobs(
             name, plans[0], (), plans[1:], call_ns, study.config.timing.seed,
             streams=engine.options.streams, quantile=quantile, rounds=ROUNDS,
-            gpu=target.gpu is not None,
+            gpu=target.gpu is not None, cold=target.options.mode == "cold",
         )  # fmt: skip
         total = sum(len(job.plans) - 2 for job in jobs)
         done = []

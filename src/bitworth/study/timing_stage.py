@@ -74,6 +74,7 @@ def split_jobs(
     quantile: float | None = None,
     rounds: int = ROUNDS,
     gpu: bool = False,
+    cold: bool = False,
 ) -> tuple[JobPlan, ...]:
     """Divide a cell's variants into jobs, each with the baseline and its hidden copy.
 
@@ -88,6 +89,7 @@ def split_jobs(
         quantile: what is compared in the tail; None where medians are.
         rounds: of a session at least.
         gpu: whether plans run on a GPU, whose clocks need a longer lead-in.
+        cold: whether every call finds an empty cache: each is a sample of its own.
     """
     long_call = call_ns > LONG_CALL_NS
     room = max(1, (MAX_LABELS_LONG_CALL if long_call else MAX_LABELS) - 2 - len(shared))
@@ -99,7 +101,7 @@ def split_jobs(
     jobs = []
     for index, part in enumerate(parts):
         plans = (baseline, again, *shared, *part)
-        shape = block_shape(call_ns, gpu=gpu, singly=streams > 1)
+        shape = block_shape(call_ns, gpu=gpu, singly=streams > 1 or cold)
         minimum_rounds = ROUNDS_LONG_CALL if long_call else rounds
         if quantile is not None:
             shape, minimum_rounds = tail_shape(call_ns, quantile, len(plans), minimum_rounds)
