@@ -53,6 +53,17 @@ def test_public_surface(name: str) -> None:
         assert hasattr(module, public)
 
 
+def test_the_commands_need_no_extra() -> None:
+    """PyTorch is imported where a module is studied, and nowhere before."""
+    script = (
+        "import sys, bitworth.cli.main, bitworth.engines.torch\n"
+        "heavy = {'torch', 'safetensors', 'torchao', 'diffusers', 'vl_convert'}\n"
+        "sys.exit(', '.join(sorted(heavy & set(sys.modules))) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("package", ["recipe", "verdict", "record"])
 def test_records_need_no_engine(package: str) -> None:
     """They are read on laptops with none of them installed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from bitworth.errors import UserError
 from bitworth.record.pictures import Pictures
 from bitworth.record.schema import Record
 from bitworth.record.store import read_record
-from bitworth.study import torch_process
 from bitworth.study.config import read_study_file
 from bitworth.study.progress import Reporter
 from bitworth.study.request import StudyRequest
@@ -246,9 +246,29 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert "Traceback" not in "".join(lines)
 
 
-def test_without_torch_the_extra_is_named() -> None:
-    told = torch_process._missing("ModuleNotFoundError: No module named 'torch'")
-    assert told == "PyTorch is not installed; pip install 'bitworth[torch]'"
+@pytest.mark.parametrize("missing", ["torch", "safetensors"])
+@pytest.mark.parametrize("command", [["study"], ["onnx", "-o", "net.onnx"]])
+def test_without_the_extra_it_is_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    missing: str,
+    command: list[str],
+) -> None:
+    where = folder(tmp_path)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == missing else real(name)
+    )
+    name, *more = command
+    monkeypatch.setattr("sys.argv", ["bitworth", name, str(where / "study.toml"), *more])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err.strip()
+    assert f"{missing} is not installed; pip install 'bitworth[torch]'" in told
+    assert len(told.splitlines()) == 1
 
 
 def test_the_subject_is_exported_with_its_sites(

@@ -190,7 +190,8 @@ def _gates(variant: VariantFacts, engine: str) -> list[Gate]:
         gates.append(Gate(QUALITY_GATE, "failed", f"{count} outputs are not finite"))
     check = variant.check
     if check is not None and check.limit is None:
-        text = "onnxruntime does not run this graph unoptimized, so there is nothing to compare"
+        checker = "torch" if engine == "torch" else "onnxruntime"
+        text = f"{checker} does not run this graph unoptimized, so there is nothing to compare"
         gates.append(Gate("optimization", "not_observable", text))
     if check is not None and check.limit is not None:
         got = check.optimized_rel_l2

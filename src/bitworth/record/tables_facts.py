@@ -86,14 +86,12 @@ def subject_table(record: Record) -> Table:
     """What was studied."""
     subject = record.facts.subject
     path = ("facts", "subject")
+    opset = line(at(record, *path, "opset"), ", studied at ", at(record, *path, "prepared_opset"))
     rows = [
         ("model", at(record, *path, "name")),
         ("source", at(record, *path, "source")),
         ("SHA256", at(record, *path, "sha256")),
-        (
-            "opset",
-            line(at(record, *path, "opset"), ", studied at ", at(record, *path, "prepared_opset")),
-        ),
+        ("opset", opset) if subject.kind == "onnx" else ("base", at(record, *path, "base")),
         ("sites", at(record, *path, "sites")),
         ("attention matmuls left alone", at(record, *path, "attention_left_alone")),
         ("weighted operations that are no site", at(record, *path, "uncovered")),

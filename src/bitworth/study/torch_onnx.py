@@ -9,6 +9,7 @@ from bitworth.errors import UserError
 from bitworth.study.config import read_study_file
 from bitworth.study.data_stage import dataset
 from bitworth.study.torch_inputs import module_inputs
+from bitworth.study.torch_process import check_installed
 from bitworth.subject.torch_factory import factory_of, make_module
 
 
@@ -37,10 +38,9 @@ def export_subject(study: Path, path: Path) -> Exported:
     config = read_study_file(study)
     if config.subject.torch is None:
         raise UserError(f"{study}: its subject is an ONNX model already: {config.subject.onnx}")
-    try:
-        import torch
-    except ImportError:
-        raise UserError("PyTorch is not installed; pip install 'bitworth[torch]'") from None
+    check_installed()
+    import torch
+
     from bitworth.subject.torch_export import export_onnx
     from bitworth.subject.torch_module import scan, to_tensors
 

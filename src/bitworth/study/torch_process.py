@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -124,6 +125,7 @@ class ModuleProcess:
 
     def _running(self) -> Worker:
         if self._worker is None:
+            check_installed()
             worker = Worker("subject", self._log, "", _MODULE)
             try:
                 self._opened, _ = worker.ask(
@@ -132,7 +134,7 @@ class ModuleProcess:
                 )  # fmt: skip
             except WorkerFailed as failure:
                 worker.close()
-                raise UserError(f"subject.torch: {_missing(failure.detail)}") from None
+                raise UserError(f"subject.torch: {failure.detail}") from None
             except BaseException:
                 worker.close()
                 raise
@@ -140,10 +142,13 @@ class ModuleProcess:
         return self._worker
 
 
-def _missing(detail: str) -> str:
-    if "No module named 'torch'" in detail or "No module named 'safetensors'" in detail:
-        return "PyTorch is not installed; pip install 'bitworth[torch]'"
-    return detail
+def check_installed() -> None:
+    """Raise UserError where the packages of the extra are missing."""
+    for name in ("torch", "safetensors"):
+        if importlib.util.find_spec(name) is None:
+            raise UserError(
+                f"subject.torch: {name} is not installed; pip install 'bitworth[torch]'"
+            )
 
 
 def _site(tree: dict[str, Any]) -> Site:
