@@ -50,3 +50,24 @@ def net() -> nn.Module:
     """The net with weights that are the same every time."""
     torch.manual_seed(3)
     return Net()
+
+
+class Shared(nn.Module):
+    """One Linear under two names, and two that share a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.again = self.first
+        self.tied = nn.Linear(16, 16)
+        self.tied.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x (B, 16)."""
+        return self.tied(torch.relu(self.again(torch.relu(self.first(x)))))
+
+
+def shared() -> nn.Module:
+    """With weights that are the same every time."""
+    torch.manual_seed(5)
+    return Shared()

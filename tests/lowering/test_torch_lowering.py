@@ -27,7 +27,7 @@ from bitworth.recipe.granularity import PerBlock
 from bitworth.study.torch_worker import _lowered
 from bitworth.subject.torch_factory import factory_of
 from bitworth.subject.torch_module import ModuleScan, scan
-from tests.torch_nets import net
+from tests.torch_nets import net, shared
 
 FACTORY = factory_of("tests.torch_nets:net", Path())
 RESOLVED: dict[str, Any] = {
@@ -186,6 +186,28 @@ def test_siblings_that_differ_stay_apart() -> None:
     assert used_siblings([names], {"a.q": "fp8", "a.k": "fp8"}) == (names,)
     assert used_siblings([names], {}) == (names,)
     assert used_siblings([names], {"a.q": "fp8"}) == ()
+
+
+@torch.no_grad()
+def test_what_is_registered_or_stored_twice(tmp_path: Path) -> None:
+    """A module under two names is lowered under both; a weight of two is in the file twice."""
+    module = shared().eval().requires_grad_(False)
+    x = {"x": torch.randn(4, 16, generator=torch.Generator().manual_seed(2))}
+    found = scan(module, x)
+    assert [site.node for site in found.sites] == ["first", "tied"]
+    entry = ENTRIES["int8 a row"]
+    for emulated in (False, True):
+        pairs = [(site, entry) for site in found.sites if site.node == "first"]
+        scaled = scale_modules(pairs, lambda n: module.get_parameter(n).detach().numpy(), {})
+        sites = tuple(_lowered(site, entry, emulated) for site, _ in pairs)
+        spec = TorchSpec(factory_of("tests.torch_nets:shared", Path()), "source", "fp32", sites)
+        path = tmp_path / "m.bin"
+        write_lowered_module(spec, module, {q.site.node: q for q in scaled.quantized}, path)
+        built = build_module(read_spec(path), read_tensors(path, "cpu"), "cpu", False)
+        assert type(built.get_submodule("again")) is type(built.get_submodule("first"))
+        assert type(built.get_submodule("tied")) is nn.Linear
+        want = module(**x)
+        assert 1e-4 < float((built(**x) - want).norm() / want.norm()) < 0.03
 
 
 def test_a_file_tells_all_of_its_specification(tmp_path: Path) -> None:

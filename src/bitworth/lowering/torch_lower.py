@@ -15,7 +15,7 @@ from bitworth.lowering.torch_rounding import STORAGE
 from bitworth.lowering.torch_spec import LoweredSite, TorchSpec, write_spec
 from bitworth.lowering.torch_swap import DTYPES
 from bitworth.lowering.weights import dequantize, quantize
-from bitworth.subject.torch_module import all_tensors
+from bitworth.subject.torch_module import all_tensors, names_of
 
 
 def write_lowered_module(
@@ -34,14 +34,16 @@ def write_lowered_module(
     """
     base = DTYPES[spec.base]
     tensors: dict[str, torch.Tensor] = {}
-    inside = {site.module for site in spec.sites}
+    names = {site.module: names_of(module, site.module) for site in spec.sites}
+    inside = {name for every in names.values() for name in every}
     for name, tensor in all_tensors(module):
         if name.rpartition(".")[0] not in inside:
             plain = tensor.detach().cpu()
             tensors[name] = plain.to(base) if plain.is_floating_point() else plain
     for site in spec.sites:
         found = _site_tensors(module.get_submodule(site.module), site, quantized[site.module], base)
-        tensors |= found
+        for name in names[site.module]:
+            tensors |= {f"{name}.{key}": value for key, value in found.items()}
     write_spec(spec, tensors, path)
 
 
@@ -52,7 +54,7 @@ def _site_tensors(
     assert scales.weight is not None
     stored = quantize(weight, scales.weight)
     n = weight.shape[0]
-    place = site.module + (".linear" if weight.ndim > 2 else "")
+    place = "linear." if weight.ndim > 2 else ""
     found: dict[str, torch.Tensor] = {}
     if site.emulated:
         found["weight"] = torch.from_numpy(dequantize(stored, scales.weight).reshape(n, -1))
@@ -65,7 +67,7 @@ def _site_tensors(
         found["input_scale"] = torch.tensor(number, dtype=torch.float32)
     if module.bias is not None:
         found["bias"] = module.bias.detach().cpu().to(base)
-    return {f"{place}.{key}": value for key, value in found.items()}
+    return {f"{place}{key}": value for key, value in found.items()}
 
 
 def _input_scale(scales: QuantizedSite) -> float | None:

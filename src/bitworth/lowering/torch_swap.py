@@ -15,7 +15,7 @@ from bitworth.lowering.torch_layers import (
 )
 from bitworth.lowering.torch_spec import LoweredSite, TorchSpec
 from bitworth.subject.torch_factory import make_module
-from bitworth.subject.torch_module import all_tensors, site_op
+from bitworth.subject.torch_module import all_tensors, names_of, site_op
 
 DTYPES: Mapping[str, torch.dtype] = {
     "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
@@ -160,5 +160,7 @@ def _set(module: nn.Module, key: str, value: torch.Tensor) -> None:
 
 
 def _replace(module: nn.Module, name: str, by: nn.Module) -> None:
-    parent, _, key = name.rpartition(".")
-    setattr(module.get_submodule(parent), key, by)
+    """Put ``by`` in the place of a submodule, under every name that it has."""
+    for every in names_of(module, name):
+        parent, _, key = every.rpartition(".")
+        setattr(module.get_submodule(parent), key, by)

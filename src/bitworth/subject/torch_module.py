@@ -64,6 +64,13 @@ def all_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
+def names_of(module: torch.nn.Module, name: str) -> tuple[str, ...]:
+    """Every name under which the submodule called ``name`` is registered."""
+    wanted = module.get_submodule(name)
+    named = module.named_modules(remove_duplicate=False)
+    return tuple(other for other, child in named if child is wanted)
+
+
 def identity_sha256(module: torch.nn.Module, source: str) -> str:
     """Hash of the module: its factory's source, and every tensor's name, type, shape and bytes."""
     digest = sha256(source.encode())
