@@ -18,7 +18,15 @@ import pytest
 from bitworth.record.store import read_record
 
 
-def start(folder: Any, *args: str, **options: Any) -> subprocess.Popen[str]:
+def start(
+    folder: Any, *args: str, preexec_fn: Callable[[], object] | None = None, **options: Any
+) -> subprocess.Popen[str]:
+    def prepared() -> None:
+        # Tests that run in the background of a shell ignore SIGINT, and hand that on.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if preexec_fn is not None:
+            preexec_fn()
+
     return subprocess.Popen(
         [sys.executable, "-m", "bitworth.cli.main", "study", str(folder.study), *args],
         cwd=folder.root,
@@ -26,6 +34,7 @@ def start(folder: Any, *args: str, **options: Any) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "120"},
+        preexec_fn=prepared,
         **options,
     )
 
