@@ -18,7 +18,7 @@ from bitworth.engines.base import EngineError, EngineOptions, LoweredModel
 from bitworth.engines.plan_file import plan_sha256
 from bitworth.engines.torch import ENGINE, OPTIONS, gpu_formats
 from bitworth.engines.torch_compile import Compiled, regions
-from bitworth.engines.torch_profile import COMPILED
+from bitworth.engines.torch_profile import COMPILED, _mapped, _Product
 from bitworth.engines.torch_runner import TorchRunner
 from bitworth.lowering.torch_layers import LoweredLinear
 from bitworth.lowering.torch_lower import write_lowered_module
@@ -95,6 +95,14 @@ def test_a_compiled_plan_computes_the_same_and_says_where_its_time_goes(
     assert {layer.op for layer in products} == {"MatMul", "Conv"}
     assert COMPILED in {layer.name for layer in layers}
     assert all(layer.time_ns > 0 for layer in layers)
+
+
+def test_calls_with_different_products_give_no_profile() -> None:
+    """Their time would be in no row, and every other row's share too large."""
+    product = _Product("aten::mm", (4, 4), "gemm", "fp32", 10.0)
+    with pytest.raises(EngineError, match="3 products in 2 calls"):
+        _mapped([product] * 3, [], 2)
+    assert sum(layer.time_ns for layer in _mapped([product] * 4, [], 2)) == 20.0
 
 
 def test_the_same_model_gives_the_same_plan(model: Path, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_what_is_registered_or_stored_twice(tmp_path: Path) -> None:
 
 def test_a_file_tells_all_of_its_specification(tmp_path: Path) -> None:
     site = LoweredSite("blocks.0.q", "fp8_e4m3", "static", "per_tensor", "per_tensor")
-    spec = TorchSpec(FACTORY, "abc", "bf16", (site,), (("a", "b"),), (("a", 3),), (("fuse", "on"),))
+    spec = TorchSpec(FACTORY, "abc", "bf16", (site,), (("a", "b"),), (("fuse", "on"),))
     module = nn.Linear(2, 2)
     write_lowered_module(replace(spec, sites=()), module, {}, tmp_path / "m.bin")
     assert read_spec(tmp_path / "m.bin") == replace(spec, sites=())

@@ -15,6 +15,7 @@ from torch import nn
 
 from bitworth.subject.torch_export import export_onnx
 from bitworth.subject.torch_module import (
+    count_denormals,
     identity_sha256,
     is_pointwise,
     named_outputs,
@@ -117,6 +118,11 @@ def test_inputs_become_tensors_of_the_base() -> None:
         "x": torch.bfloat16, "half": torch.bfloat16, "t": torch.int64, "scalar": torch.bfloat16,
     }  # fmt: skip
     assert made["scalar"].shape == ()
+
+
+def test_denormal_weights_are_counted() -> None:
+    assert count_denormals(torch.tensor([0.0, 1e-40, -1e-39, 1.0, 1.2e-38])) == 2
+    assert count_denormals(torch.tensor([0, 1])) == 0
 
 
 @pytest.mark.parametrize(

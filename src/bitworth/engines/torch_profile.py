@@ -7,7 +7,7 @@ order that the module's own code has. Where the two orders do not agree, a produ
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ def profile_calls(
         compiled: whether parts of it are compiled, so that hooks do not see their modules.
 
     Raises:
-        EngineError: the profiler reports nothing.
+        EngineError: the profiler reports nothing, or calls with other products than the first.
     """
     order = _call_order(run, module, compiled)
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
@@ -86,9 +86,9 @@ def profile_calls(
         if device == "cuda":
             torch.cuda.synchronize()
     events = list(found.events() or ())
-    products = [p for e in events if (p := _product(e, device)) is not None]
-    layers = _mapped(products, order, calls)
-    layers += _others(events, calls, device)
+    products = _products(events, device)
+    layers = _mapped(list(products.values()), order, calls)
+    layers += _others(events, products, calls, device)
     if not layers:
         raise EngineError("torch.profiler reports no layer")
     return layers
@@ -143,12 +143,23 @@ def _call(name: str, module: nn.Module) -> _Call | None:
     return None
 
 
+def _products(events: list[Any], device: str) -> dict[int, _Product]:
+    """The products among operator events, by the event's ``id``; none lies inside another."""
+    found: dict[int, _Product] = {}
+    for event in events:  # in order of start: what is around an event comes before it
+        if not _is_inside(event, found):
+            product = _product(event, device)
+            if product is not None:
+                found[id(event)] = product
+    return found
+
+
 def _product(event: Any, device: str) -> _Product | None:
-    """The product that an operator event is; None for others, and for those inside a product."""
-    if event.name not in _PRODUCTS or _is_inside(event):
+    places = _PRODUCTS.get(event.name)
+    if places is None or len(event.input_shapes) <= max(places):
         return None
-    left, right = (event.input_shapes[i] for i in _PRODUCTS[event.name])
-    if not left or not right or (event.name == "aten::bmm" and right[0] != 1):
+    left, right = (event.input_shapes[i] for i in places)
+    if len(left) < 2 or len(right) < 2 or (event.name == "aten::bmm" and right[0] != 1):
         return None  # a product of two activations
     if event.name in _STORED_FIRST:
         n, k = right[0], _size(right[1:])
@@ -158,17 +169,16 @@ def _product(event: Any, device: str) -> _Product | None:
     if time_us <= 0:
         return None
     types = getattr(event, "input_dtypes", None) or ()
-    place = _PRODUCTS[event.name][0]
-    told = _TYPES.get(str(types[place]) if len(types) > place else "", "")
+    told = _TYPES.get(str(types[places[0]]) if len(types) > places[0] else "", "")
     form = _FORMATS.get(event.name, told)
     return _Product(event.name, (int(n), int(k)), kernel, form, time_us * 1e3)
 
 
-def _is_inside(event: Any) -> bool:
+def _is_inside(event: Any, products: Mapping[int, _Product]) -> bool:
     """Whether a product's own event is around this one."""
     parent = event.cpu_parent
     while parent is not None:
-        if parent.name in _PRODUCTS:
+        if id(parent) in products:
             return True
         parent = parent.cpu_parent
     return False
@@ -199,8 +209,11 @@ def _size(shape: Any) -> int:
 def _mapped(products: list[_Product], order: list[_Call], calls: int) -> list[LayerTime]:
     """Products with the sites that they are, each over all calls."""
     per_call, odd = divmod(len(products), calls)
-    if odd:  # calls that differ have no order in common
-        return []
+    if odd:
+        raise EngineError(
+            f"torch.profiler reports {len(products)} products in {calls} calls: calls that differ "
+            "have no order in common, and the profile is not used"
+        )
     first = products[:per_call]
     known: dict[int, _Call] = {}
     matcher = SequenceMatcher(
@@ -244,30 +257,25 @@ def _joined(layers: list[LayerTime]) -> list[LayerTime]:
     return list(found.values())
 
 
-def _others(events: list[Any], calls: int, device: str) -> list[LayerTime]:
+def _others(
+    events: list[Any], products: Mapping[int, _Product], calls: int, device: str
+) -> list[LayerTime]:
     """Everything that is no product of a weight: kernels by name, or the CPU's operators."""
     totals: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
-    if device == "cuda":
-        names = Counter(k.name for e in events if _is_product(e) for k in _kernels(e))
-        spent: dict[str, float] = defaultdict(float)
-        for event in events:
-            if _is_product(event):
-                for kernel in _kernels(event):
-                    spent[kernel.name] += kernel.duration
-        for event in events:
+    for event in events:
+        ours = id(event) in products
+        if device == "cuda":
             if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation:
                 totals[event.name] += event.time_range.elapsed_us()
                 counts[event.name] += 1
-        for name, time in spent.items():
-            totals[name] -= time
-            counts[name] -= names[name]
-    else:
-        for event in events:
-            if not _is_product(event) and not _is_inside(event) and event.self_cpu_time_total > 0:
-                name = _told(event.name)
-                totals[name] += event.self_cpu_time_total
-                counts[name] += 1
+            for kernel in _kernels(event) if ours else ():
+                totals[kernel.name] -= kernel.duration
+                counts[kernel.name] -= 1
+        elif not ours and not _is_inside(event, products) and event.self_cpu_time_total > 0:
+            name = _told(event.name)
+            totals[name] += event.self_cpu_time_total
+            counts[name] += 1
     return [
         LayerTime(
             name=name,
@@ -280,13 +288,6 @@ def _others(events: list[Any], calls: int, device: str) -> list[LayerTime]:
         for name, total in totals.items()
         if total > 0 and counts[name] > 0
     ]
-
-
-def _is_product(event: Any) -> bool:
-    if event.name not in _PRODUCTS or _is_inside(event):
-        return False
-    shapes = event.input_shapes
-    return event.name != "aten::bmm" or bool(shapes and shapes[1] and shapes[1][0] == 1)
 
 
 def _told(name: str) -> str:

@@ -56,7 +56,6 @@ class TorchSpec:
         base: precision of all that no site changes: fp32, bf16 or fp16.
         sites: the modules that compute in another format.
         siblings: Linear modules that read one tensor, which one GEMM can compute.
-        calls: the site modules in the order in which they ran, with the rows of their products.
         options: what the build was told, where it matters to the module.
     """
 
@@ -65,7 +64,6 @@ class TorchSpec:
     base: str
     sites: tuple[LoweredSite, ...] = ()
     siblings: tuple[tuple[str, ...], ...] = ()
-    calls: tuple[tuple[str, int], ...] = ()
     options: tuple[tuple[str, str], ...] = ()
 
 
@@ -134,6 +132,5 @@ def _spec(tree: dict[str, Any]) -> TorchSpec:
         base=tree["base"],
         sites=tuple(LoweredSite(**site) for site in tree["sites"]),
         siblings=tuple(tuple(names) for names in tree["siblings"]),
-        calls=tuple((name, int(rows)) for name, rows in tree["calls"]),
         options=tuple((key, value) for key, value in tree["options"]),
     )

@@ -27,7 +27,6 @@ class Scan:
 
     sites: tuple[Site, ...]
     uncovered: tuple[tuple[str, str, str], ...]
-    calls: tuple[tuple[str, int], ...]
     siblings: tuple[tuple[str, ...], ...]
     inputs: Mapping[str, tuple[tuple[int, ...], str]]
     outputs: tuple[str, ...]
@@ -64,7 +63,6 @@ class ModuleProcess:
         return Scan(
             sites=tuple(_site(tree) for tree in found["sites"]),
             uncovered=tuple(tuple(row) for row in found["uncovered"]),
-            calls=tuple((name, rows) for name, rows in found["calls"]),
             siblings=tuple(tuple(names) for names in found["siblings"]),
             inputs={k: (tuple(shape), dtype) for k, (shape, dtype) in found["inputs"].items()},
             outputs=tuple(found["outputs"]),
@@ -108,7 +106,6 @@ class ModuleProcess:
             emulated=emulated,
             fused=fused,
             siblings=scan.siblings,
-            calls=scan.calls,
         )
 
     def close(self) -> None:

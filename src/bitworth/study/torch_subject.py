@@ -121,7 +121,7 @@ class TorchSubject:
             ),
             attention_left_alone=(),
             uncovered=tuple((name, f"{kind}: {why}") for name, kind, why in self.scan.uncovered),
-            denormal_weights=0,
+            denormal_weights=int(self.process.identity["denormals"]),
             weights=int(self.process.identity["weights"]),
         )  # fmt: skip
 

@@ -26,7 +26,13 @@ from bitworth.recipe import FORMATS, Quantize, Site
 from bitworth.recipe.granularity import PerBlock
 from bitworth.study.site_facts import site_facts
 from bitworth.subject.torch_factory import Factory, make_module, source_sha256
-from bitworth.subject.torch_module import all_tensors, identity_sha256, scan, to_tensors
+from bitworth.subject.torch_module import (
+    all_tensors,
+    count_denormals,
+    identity_sha256,
+    scan,
+    to_tensors,
+)
 
 Pairs = TypeAdapter(tuple[tuple[Site, Quantize], ...])
 
@@ -73,7 +79,7 @@ class Subject:
             "source_sha256": source,
             "identity_sha256": identity_sha256(self._module, source),
             "weights": sum(t.numel() for _, t in all_tensors(self._module)),
-            "denormals": 0,
+            "denormals": sum(count_denormals(t) for _, t in all_tensors(self._module)),
         }
 
     def _scan(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
@@ -88,7 +94,6 @@ class Subject:
         return {
             "sites": [vars(site) for site in found.sites],
             "uncovered": found.uncovered,
-            "calls": [(call.module, call.rows) for call in found.calls],
             "siblings": found.siblings,
             "inputs": found.inputs,
             "outputs": found.outputs,
@@ -116,7 +121,6 @@ class Subject:
         emulated: bool,
         fused: bool,
         siblings: list[list[str]],
-        calls: list[tuple[str, int]],
     ) -> dict[str, Any]:
         assert self._factory is not None
         chosen = Pairs.validate_python(pairs)
@@ -135,7 +139,6 @@ class Subject:
             base=base,
             sites=tuple(made.values()),
             siblings=together,
-            calls=tuple((name, rows) for name, rows in calls),
         )
         by_module = {q.site.node: q for q in scaled.quantized}
         write_lowered_module(spec, self._module, by_module, Path(path))

@@ -64,6 +64,16 @@ def all_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
+def count_denormals(tensor: torch.Tensor) -> int:
+    """Elements of a floating tensor that are denormal in its own type."""
+    import torch
+
+    if not tensor.is_floating_point():
+        return 0
+    tiny = torch.finfo(tensor.dtype).tiny
+    return int(((tensor != 0) & (tensor.abs() < tiny)).sum())
+
+
 def names_of(module: torch.nn.Module, name: str) -> tuple[str, ...]:
     """Every name under which the submodule called ``name`` is registered."""
     wanted = module.get_submodule(name)
