@@ -219,7 +219,9 @@ def _tries(study: StudyContext, engine: CellEngine, config: CellConfig) -> Itera
         batch = STANDARD_BATCH.get(engine.engine, 0) if study.config.free_wins.standard else 0
     # What a study has anyway is timed beside what it asked for, not for its own sake.
     if changes or batch > 1:
-        yield _Try(AS_GIVEN, "undone", study.subject.given_model(study.workspace), engine.options)
+        original = study.subject.given_model(study.workspace)
+        if original != fair:  # a PyTorch module is given as it is studied
+            yield _Try(AS_GIVEN, "undone", original, engine.options)
         if win is not None and win.applied and study.subject.denormal_share >= MANY_DENORMALS:
             given = study.subject.denormal_model(study.workspace)
             yield _Try(WITH_DENORMALS, "undone", given, engine.options)
